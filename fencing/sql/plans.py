@@ -7,17 +7,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from fencing.kernel.effects import Plan
+from fencing.kernel.errors import CoordinatorUnavailable
 from fencing.kernel.fence import Fence, granted_fence
-from fencing.kernel.retry import Answer
+from fencing.kernel.retry import Answer, NoReply
 from fencing.locks.backend import BACKOFF, Backend, Holder, Taken, next_number
 from fencing.locks.holding import Grant
 from fencing.locks.listing import Pattern
 from fencing.locks.settings import Settings
 from fencing.locks.waiting import Enlist, Leave, WaiterPlace
-from fencing.sql.table import PAGE_ROWS, TABLE, LockRow, Operation, Request
+from fencing.sql.table import PAGE_ROWS, TABLE, LockRow, Operation, Renewals, Request
 from fencing.sql.waiters import Waiter
 
 LEAST_AGE_SECONDS, MOST_AGE_SECONDS = 60, 10**9
+
+_KEPT = NoReply(TimeoutError("another session keeps its row"), may_have_run=False)
 
 
 class SQLPlans(Backend):
@@ -112,7 +115,7 @@ class SQLPlans(Backend):
 
     def plan_renew(
         self, grants: Sequence[Grant], settings: Settings, *, deadline: float
-    ) -> Plan[Sequence[float | None]]:
+    ) -> Plan[Sequence[float | CoordinatorUnavailable | None]]:
         """Give each grant's lock its full ttl again: see ``RenewsGrants`` in ``fencing/locks/capabilities.py``."""
         fences = [grant.fence for grant in grants]
         values: dict[str, Any] = {"count": len(fences), "ttl": _microseconds(settings)}
@@ -120,8 +123,16 @@ class SQLPlans(Backend):
             values[f"r{i}"], values[f"t{i}"], values[f"n{i}"] = fence.resource, fence.token, fence.number
         about = fences[0].resource if len(fences) == 1 else f"{len(fences)} leases"
         answer = yield from self._plan_request("renew", values, about, settings, deadline)
-        until, renewed = settings.deadline(answer.sent_at), answer.value
-        return [until if (fence.resource, fence.token, fence.number) in renewed else None for fence in fences]
+        renewals: Renewals = answer.value
+        until = settings.deadline(answer.sent_at)
+        results: list[float | CoordinatorUnavailable | None] = []
+        for fence in fences:
+            grant = fence.resource, fence.token, fence.number
+            if grant in renewals.kept:
+                results.append(self.unanswered(fence.resource, _KEPT))
+            else:
+                results.append(until if grant in renewals.renewed else None)
+        return results
 
     def plan_release(self, fence: Fence, settings: Settings, *, deadline: float) -> Plan[bool]:
         values = {"resource": fence.resource, "token": fence.token}

@@ -21,6 +21,7 @@ from fencing.sql.table import (
     PAGE_ROWS,
     SET,
     LockRow,
+    Renewals,
     Renewed,
     SQLLocks,
     lock_definition,
@@ -85,12 +86,16 @@ class _WithReturning(SQLLocks):
         # A statement of its own: the first one's snapshot may be older than the row that it waited for.
         return self._read_lock(connection, values) if row is None else self._row(row)
 
-    def _renew_lock(self, connection: Any, values: Mapping[str, Any]) -> set[Renewed]:
-        rows = connection.execute(self._renewals(values["count"]), values).all()
-        return {(row.resource, row.token, row.number) for row in rows}
+    def _renew_lock(self, connection: Any, values: Mapping[str, Any]) -> Renewals:
+        return Renewals(_grants(connection, self._renewals(values["count"]), values), set())
 
     def _renew_text(self, count: int) -> TextClause:
         return self._text(self._renewal, given=self._renewed_names(count))
+
+
+def _grants(connection: Any, statement: TextClause, values: Mapping[str, Any]) -> set[Renewed]:
+    rows = connection.execute(statement, values).all()
+    return {(row.resource, row.token, row.number) for row in rows}
 
 
 class PostgreSQLLocks(_WithReturning):
@@ -101,9 +106,10 @@ class PostgreSQLLocks(_WithReturning):
     # Rows are locked in the order of their names, or two renewals could wait for each other.
     _renewal = """
         UPDATE {table} AS l SET expires_at = {clock} + :ttl
-        WHERE l.resource IN (SELECT l.resource FROM {table} AS l WHERE {given} ORDER BY l.resource FOR UPDATE)
+        WHERE l.resource IN (SELECT l.resource FROM {table} AS l WHERE {given} ORDER BY l.resource FOR UPDATE {skips})
         RETURNING resource, token, number
     """
+    _still_held = "SELECT l.resource, l.token, l.number FROM {table} AS l WHERE {given}"
 
     notifies = True
 
@@ -111,6 +117,22 @@ class PostgreSQLLocks(_WithReturning):
         super().__init__(schema, dialect)
         self._release = self._text(_NOTIFYING_RELEASE)
         self._announce = self._text(_ANNOUNCE)
+        self._held = lru_cache(maxsize=128)(self._held_text)
+
+    def _renew_lock(self, connection: Any, values: Mapping[str, Any]) -> Renewals:
+        """Renew several without those whose rows somebody keeps: the others need not wait for that. One alone waits."""
+        count = values["count"]
+        renewed = _grants(connection, self._renewals(count), values)
+        if len(renewed) == count or count == 1:
+            return Renewals(renewed, set())
+        return Renewals(renewed, _grants(connection, self._held(count), values) - renewed)
+
+    def _renew_text(self, count: int) -> TextClause:
+        skips = "SKIP LOCKED" if count > 1 else ""
+        return self._text(self._renewal, given=self._renewed_names(count), skips=skips)
+
+    def _held_text(self, count: int) -> TextClause:
+        return self._text(self._still_held, given=self._renewed_names(count))
 
     def _queue_lock(self, connection: Any, values: Mapping[str, Any]) -> LockRow:
         row = connection.execute(self._acquire, values).one_or_none()
@@ -196,12 +218,12 @@ class MySQLLocks(SQLLocks):
         connection.execute(statement, self._sent(values))
         return self._read_lock(connection, values)
 
-    def _renew_lock(self, connection: Any, values: Mapping[str, Any]) -> set[Renewed]:
+    def _renew_lock(self, connection: Any, values: Mapping[str, Any]) -> Renewals:
         change, read = self._renewals(values["count"])
         sent = self._sent(values)
         connection.execute(change, sent)
         rows = connection.execute(read, sent).all()
-        return {(self._received(row.resource), row.token, row.number) for row in rows}
+        return Renewals({(self._received(row.resource), row.token, row.number) for row in rows}, set())
 
     def _renew_texts(self, count: int) -> tuple[TextClause, TextClause]:
         given = self._renewed_names(count)

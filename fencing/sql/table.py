@@ -100,6 +100,18 @@ Renewed = tuple[str, str, int]
 """Resource, token and number of a grant whose lock was extended."""
 
 
+class Renewals(NamedTuple):
+    """What became of the grants of one request.
+
+    Args:
+        renewed: their locks were extended.
+        kept: another session keeps their rows, so nothing is known yet. All others are gone.
+    """
+
+    renewed: set[Renewed]
+    kept: set[Renewed]
+
+
 class LockRow(NamedTuple):
     """The row of a resource, and the moment at which the database read it.
 
@@ -170,8 +182,8 @@ class SQLLocks(ABC):
     def _force_lock(self, connection: Any, values: Mapping[str, Any]) -> LockRow: ...
 
     @abstractmethod
-    def _renew_lock(self, connection: Any, values: Mapping[str, Any]) -> set[Renewed]:
-        """Extend the locks of the grants, and return those that were extended."""
+    def _renew_lock(self, connection: Any, values: Mapping[str, Any]) -> Renewals:
+        """Extend the locks of the grants."""
 
     def _release_lock(self, connection: Any, values: Mapping[str, Any]) -> bool:
         return bool(connection.execute(self._release, self._sent(values)).rowcount > 0)

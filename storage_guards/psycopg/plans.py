@@ -227,7 +227,8 @@ def create_tables(connection: AnyConnection, access: MarkAccess, seconds: float)
     """Create the table and its floor row where they are missing. Two processes may do it at once: one waits for the
     other, and then finds the table."""
     # READ COMMITTED: the query must see what it has waited for.
-    opening = [sql.begin(connection, read_committed=True), *sql.limits(seconds, idle=False)]
+    # Bounds for idling, too: a client that stands still between the requests must not keep the lock from all others.
+    opening = [sql.begin(connection, read_committed=True), *sql.limits(seconds)]
     results = yield from ask(connection, [*opening, sql.LOCK_CREATION, sql.VISIBLE_TABLES])
     visible = _to_visible_tables(connection, results[-1])
     schema = access.choice.to_create(visible)

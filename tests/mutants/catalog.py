@@ -537,6 +537,27 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/locks/test_renewal.py::test_a_lost_callback_of_a_renewal_does_not_end_renewal",),
     ),
     Mutant(
+        "a-client-that-stands-still-keeps-all-from-creating-tables",
+        "storage_guards/psycopg/plans.py",
+        "*sql.limits(seconds)]\n    results = yield from ask(connection, [*opening, sql.LOCK_CREATION",
+        "*sql.limits(seconds, idle=False)]\n    results = yield from ask(connection, [*opening, sql.LOCK_CREATION",
+        ("tests/psycopg/test_create_tables.py::test_a_client_that_stands_still_keeps_nobody_from_creating",),
+    ),
+    Mutant(
+        "a-kept-row-costs-the-leases-of-its-request",
+        "fencing/sql/statements.py",
+        '"SKIP LOCKED" if count > 1 else ""',
+        '""',
+        ("tests/sql_locks/test_faults.py::test_a_lease_whose_own_row_somebody_keeps_costs_no_other_lease",),
+    ),
+    Mutant(
+        "a-kept-row-counts-as-gone",
+        "fencing/sql/statements.py",
+        "if len(renewed) == count or count == 1:",
+        "if True:",
+        ("tests/sql_locks/test_faults.py::test_a_row_that_is_kept_for_a_moment_costs_nothing",),
+    ),
+    Mutant(
         "a-loop-that-hangs-keeps-its-leases-for-ever",
         "fencing/locks/renewal.py",
         "if silence <= limit:",

@@ -22,7 +22,7 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from examples.servers import ServerError, start_postgres
-from fencing import CoordinatorUnavailable, FencingError, NotAcquired, SQLCoordinator
+from fencing import CoordinatorUnavailable, FencingError, LeaseLost, NotAcquired, SQLCoordinator
 from fencing.sql.own_engine import MAX_CONNECTIONS
 from tests.support import wait_until
 from tests.support.servers import start_mariadb
@@ -363,3 +363,31 @@ def test_a_row_that_somebody_keeps_costs_no_lease_of_another(locks: LockDatabase
         locks.side.race([waiter] * 5 * MAX_CONNECTIONS)
     assert lease.held is True
     assert locks.side.call(lease.release) is True
+
+
+@through("psycopg", "asyncpg", of=OVER_A_NETWORK)
+def test_a_lease_whose_own_row_somebody_keeps_costs_no_other_lease(locks: LockDatabase) -> None:
+    """All of them are due at the same moments, and renewed in the same requests."""
+    coordinator = locks.coordinator(direct=True, ttl=3)
+    leases = [locks.side.call(coordinator.acquire, name) for name in ("a", "kept", "r")]
+    with locks.transaction() as connection:
+        connection.execute(text("SELECT 1 FROM fencing_locks WHERE resource = 'kept' FOR UPDATE"))
+        locks.side.wait_until(lambda: not leases[1].held, seconds=60)
+        assert [lease.held for lease in leases] == [True, False, True]
+    error = locks.side.expect(LeaseLost, leases[1].ensure_held)
+    assert error.reason == "expired"
+    locks.side.call(leases.pop(1).release)  # a renewal that waited may have extended it, after its end
+    assert all(locks.side.call(lease.release) for lease in leases)
+
+
+@through("psycopg", "asyncpg", of=OVER_A_NETWORK)
+def test_a_row_that_is_kept_for_a_moment_costs_nothing(locks: LockDatabase) -> None:
+    coordinator = locks.coordinator(direct=True, ttl=6)
+    leases = [locks.side.call(coordinator.acquire, name) for name in ("kept", "r")]
+    before = leases[1]._holding.deadline
+    with locks.transaction() as connection:
+        connection.execute(text("SELECT 1 FROM fencing_locks WHERE resource = 'kept' FOR UPDATE"))
+        locks.side.wait_until(lambda: leases[1]._holding.deadline > before, seconds=60)
+        assert leases[0]._holding.deadline <= leases[1]._holding.deadline - 1, "it was not renewed with the other"
+    locks.side.wait_until(lambda: leases[0]._holding.deadline > before + 1, seconds=60)
+    assert all(locks.side.call(lease.release) for lease in leases)
