@@ -872,8 +872,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a-renewal-in-sql-has-the-number-of-another-lease",
         "fencing/sql/plans.py",
-        "until if (fence.resource, fence.token, fence.number) in renewed else None",
-        "until if any((fence.resource, fence.token) == each[:2] for each in renewed) else None",
+        "until if grant in renewals.renewed else None",
+        "until if grant[:2] in {each[:2] for each in renewals.renewed} else None",
         ("tests/sql_locks/test_ended_grants.py::test_a_renewal_extends_the_very_grant",),
     ),
     Mutant(
