@@ -14,7 +14,7 @@ from fencing.kernel.errors import CoordinatorUnavailable
 from fencing.kernel.interruptions import interruption_in, raise_interruption
 from fencing.kernel.opening import Opener, Opening
 from fencing.kernel.retry import LEAST_SECONDS, NoReply
-from fencing.kernel.waking import LOST_WAKE_SECONDS
+from fencing.kernel.waking import LOST_WAKE_SECONDS, RECHECK_SECONDS
 from fencing.redis.connection import READ_BYTES
 from fencing.redis.connection_factory import map_connect_error, map_error, not_of_a_script
 from fencing.redis.resp import INCOMPLETE
@@ -85,7 +85,7 @@ class Exchange:
         # Counted from here: new connections to some nodes must not use up the time of the others.
         deadline = time.monotonic() + left
         while self._waiting and not self.decided:
-            self._read(self._bundle.select(left))
+            self._read(self._bundle.select(min(left, RECHECK_SECONDS)))
             if left <= 0:
                 break
             if not self.decided:

@@ -16,12 +16,12 @@ import redis
 from sqlalchemy import create_engine, text
 
 from examples.servers import RedisServer
-from fencing import Coordinator, MemoryCoordinator, RedisCoordinator, SQLCoordinator
+from fencing import Coordinator, MemoryCoordinator, RedisCoordinator, RedlockCoordinator, SQLCoordinator
 from fencing.kernel.waking import SafeEvent, Wake
 from fencing.locks import settings
 from storage_guards import PsycopgGuard, RedisGuard, SQLAlchemyGuard
 from tests.support import wait_until
-from tests.support.fixtures import ProxyFactory
+from tests.support.fixtures import ProxyFactory, RedisFactory
 
 LONG = 40.0
 """Seconds for which each of them would wait."""
@@ -127,6 +127,31 @@ def test_at_a_redis_that_does_not_answer(
             held = through.hold_request_when(lambda request: b"EVAL" in request)
             stop_while(call, lambda held=held: held.fired, kind)  # type: ignore[misc]
             through.restore()
+        coordinator.acquire("other", timeout=LONG).release()  # what was asked for and taken late is given back
+        lease.release()
+
+
+@pytest.mark.parametrize("kind", [Stopped, TimeoutError])
+def test_at_a_majority_that_does_not_answer(
+    kind: type[BaseException], fresh_redis: RedisFactory, proxy: ProxyFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings, "LONGEST_ATTEMPT_SECONDS", LONG)
+    servers = [fresh_redis() for _ in range(3)]
+    ways = [proxy(server) for server in servers]
+    with ExitStack() as stack:
+        clients = [
+            stack.enter_context(closing(redis.Redis.from_url(way.url(server.url))))
+            for way, server in zip(ways, servers, strict=True)
+        ]
+        ttl = 4 * LONG
+        coordinator = stack.enter_context(RedlockCoordinator(clients, ttl=ttl, longest_ttl=ttl, node_timeout=LONG))
+        coordinator.initialise()
+        lease = coordinator.acquire("thrown", timeout=5)
+        for call in (lease.renew, partial(coordinator.acquire, "other", timeout=LONG)):
+            held = [way.hold_request_when(lambda request: b"EVAL" in request) for way in ways[:2]]
+            stop_while(call, lambda held=held: all(each.fired for each in held), kind)  # type: ignore[misc]
+            for way in ways:
+                way.restore()
         coordinator.acquire("other", timeout=LONG).release()  # what was asked for and taken late is given back
         lease.release()
 

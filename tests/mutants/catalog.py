@@ -537,6 +537,13 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/locks/test_renewal.py::test_a_lost_callback_of_a_renewal_does_not_end_renewal",),
     ),
     Mutant(
+        "what-is-thrown-into-a-thread-waits-for-redlock",
+        "fencing/redlock/exchange.py",
+        "select(min(left, RECHECK_SECONDS))",
+        "select(left)",
+        ("tests/locks/test_thrown.py::test_at_a_majority_that_does_not_answer",),
+    ),
+    Mutant(
         "a-client-that-stands-still-keeps-all-from-creating-tables",
         "storage_guards/psycopg/plans.py",
         "*sql.limits(seconds)]\n    results = yield from ask(connection, [*opening, sql.LOCK_CREATION",

@@ -102,6 +102,7 @@ def test_a_remint_that_is_repeated_after_its_grant_has_ended(locks: LockDatabase
 def test_a_renewal_extends_the_very_grant(locks: LockDatabase) -> None:
     """A late request of the same token has another number, also where it is that of another lease of the request."""
     coordinator, fences = locks.coordinator(ttl=30), []
+    locks.side.call(locks.side.call(coordinator.acquire, "b").release)  # so that the numbers of the two differ
     for name in ("a", "b"):
         lease = locks.side.call(coordinator.acquire, name)
         fences.append(lease.fence)

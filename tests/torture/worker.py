@@ -26,6 +26,7 @@ from typing import Any
 
 from sqlalchemy.exc import StatementError
 
+from fencing.kernel.waking import SafeEvent
 from tests.torture.connections import Connections, Sessions
 from tests.torture.contenders import CONTENDERS
 from tests.torture.log import Log
@@ -43,7 +44,7 @@ class Worker:
         self.places = [Place(*place) for place in setup["places"]]
         self.connections = (CONTENDERS[setup["with"]] if setup["with"] else Connections)(setup)
         self.log = Log(Path(setup["log"]), setup["process"])
-        self.resting = threading.Event()
+        self.resting = SafeEvent()  # signals interrupt the wait for it
         self._turns: dict[int, Iterator[int]] = defaultdict(partial(itertools.count, 1))
 
     def chances(self, number: int) -> Iterator[random.Random]:
