@@ -7,6 +7,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 
 from fencing.kernel import process
 from fencing.kernel.timer import LINGER_SECONDS
@@ -77,7 +78,12 @@ class LoopThread:
         """Wait for the end of a loop that is not wanted any more, for a bounded time."""
         over = self._over
         if over is not None:
-            await asyncio.wait([asyncio.wrap_future(over)], timeout=2 * CLOSE_SECONDS)
+            mine = asyncio.get_running_loop()
+            waiter = mine.create_future()
+            over.add_done_callback(
+                partial(_wake, mine, waiter)
+            )  # asyncio.wrap_future would log if this loop ends first
+            await asyncio.wait([waiter], timeout=2 * CLOSE_SECONDS)
 
     def _work(self) -> float | None:
         if not self._calls:
@@ -111,6 +117,13 @@ class LoopThread:
             is_wanted = self._is_wanted()
             is_over = is_wanted is None or not is_wanted()
             del is_wanted  # it keeps its owner alive
+
+
+def _wake(loop: asyncio.AbstractEventLoop, waiter: asyncio.Future[None], _: Future[None]) -> None:
+    try:
+        loop.call_soon_threadsafe(waiter.set_result, None)
+    except RuntimeError:
+        pass  # that loop is closed
 
 
 async def _end(loop: asyncio.AbstractEventLoop) -> None:

@@ -227,8 +227,9 @@ def _any_alive(references: list[weakref.ref[Holding]]) -> bool:
     return any(holding.ended is None for holding in _existing(references))
 
 
-def _describe_silence(pulse: Pulse, limit: float) -> str:
-    return f"the event loop has not answered for {pulse.silence() or 0.0:.1f} s, and stall_limit is {limit:g} s"
+def _describe_silence(pulse: Pulse, so_far: float, limit: float) -> str:
+    silence = max(pulse.silence() or 0.0, so_far)
+    return f"the event loop has not answered for {silence:.1f} s, and stall_limit is {limit:g} s"
 
 
 def _describe_missing_thread(error: RuntimeError) -> Callable[[], str]:
@@ -334,7 +335,7 @@ class AsyncRenewal(_Renewal):
             return False
         if silence <= limit:
             return True
-        holding.hindrance = partial(_describe_silence, pulse, limit)
+        holding.hindrance = partial(_describe_silence, pulse, silence, limit)
         self._ask_again(holding)
         self._schedule(holding)
         return False
