@@ -43,7 +43,7 @@ class LoopThread:
             _inherited.append(self._loop)
         self._loop = None
         self._over: Future[None] | None = None  # done when the last loop is closed
-        self._calls: deque[Callable[[], object]] = deque()
+        self._calls: deque[tuple[Callable[[], object], Callable[[], object]]] = deque()
         self._more = asyncio.Event()
 
     @property
@@ -51,18 +51,24 @@ class LoopThread:
         """Whether there is a thread."""
         return self._worker.is_running
 
-    def call(self, callback: Callable[[], object]) -> None:
-        """Have ``callback`` called on the loop, soon. It must not raise.
+    def call(self, callback: Callable[[], object], give_up: Callable[[], object]) -> None:
+        """Have ``callback`` called on the loop, soon.
+
+        Args:
+            callback: must not raise.
+            give_up: called in its place, with the exception at hand, if no loop could be made: a process may have no
+                file descriptors left. It must not raise.
 
         Raises:
             RuntimeError: no thread could be started; mostly because the interpreter is ending.
         """
-        self._calls.append(callback)  # before the next lines: a loop that ends looks for it
+        call = callback, give_up
+        self._calls.append(call)  # before the next lines: a loop that ends looks for it
         self.recheck()
         try:
             self._worker.wake(self._work)
         except RuntimeError:
-            self._calls.remove(callback)
+            self._calls.remove(call)
             raise
 
     def recheck(self) -> None:
@@ -88,8 +94,13 @@ class LoopThread:
     def _work(self) -> float | None:
         if not self._calls:
             return None
+        try:
+            loop = asyncio.SelectorEventLoop()  # drivers know it everywhere, whatever the policy of the user's program
+        except OSError:
+            while self._calls:
+                self._calls.popleft()[1]()
+            return None
         over = self._over = Future[None]()
-        loop = asyncio.SelectorEventLoop()  # drivers know it everywhere, whatever the policy of the user's program
         try:
             self._more = asyncio.Event()
             self._loop = loop
@@ -108,7 +119,7 @@ class LoopThread:
         while self._calls or not is_over:
             self._more.clear()
             while self._calls:
-                self._calls.popleft()()
+                self._calls.popleft()[0]()
             try:
                 async with asyncio.timeout(LINGER_SECONDS):
                     await self._more.wait()

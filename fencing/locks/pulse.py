@@ -26,6 +26,8 @@ class Pulse:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._asked_at: float | None = None
+        self._is_known = False  # the log tells of this silence, so it tells of its end, too
+        self._is_reported = False  # and it says that leases are no longer renewed
 
     def silence(self) -> float | None:
         """Return for how many seconds the loop has owed an answer; None: it is closed. If it owes none, ask.
@@ -45,16 +47,31 @@ class Pulse:
                 pass  # no thread could be started: nothing is logged
         return None if self._loop.is_closed() else now - asked_at
 
+    def report(self, resource: str, limit: float) -> None:
+        """Log that a lease is no longer renewed: once in each silence, for all leases of the loop."""
+        if not self._is_reported:
+            self._is_known = self._is_reported = True
+            logger.error(
+                "the event loop has not answered for %g s, the stall_limit of %r: that lease is no longer renewed, and "
+                "so it will be with others of this loop",
+                limit,
+                resource,
+            )
+
     def _answer(self) -> None:
-        self._asked_at = None
+        asked_at, self._asked_at = self._asked_at, None
+        if self._is_known and asked_at is not None:
+            self._is_known = self._is_reported = False
+            logger.warning("the event loop answers again, after %.1f s", process.now() - asked_at)
 
     def _owes(self, asked_at: float) -> bool:
         return self._asked_at == asked_at
 
     def _warn(self, asked_at: float) -> None:
         if self._owes(asked_at):
+            self._is_known = True
             logger.warning(
                 "the event loop has not answered for %.1f s, because a task computes or blocks in it; its leases are "
-                "renewed until stall_limit. Do such work in a thread: asyncio.to_thread",
+                "renewed for their stall_limit at most. Do such work in a thread: asyncio.to_thread",
                 WARNING_SECONDS,
             )

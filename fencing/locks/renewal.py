@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import sys
 import weakref
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -229,7 +230,7 @@ def _any_alive(references: list[weakref.ref[Holding]]) -> bool:
 
 def _describe_silence(pulse: Pulse, so_far: float, limit: float) -> str:
     silence = max(pulse.silence() or 0.0, so_far)
-    return f"the event loop has not answered for {silence:.1f} s, and stall_limit is {limit:g} s"
+    return f"the event loop had not answered for {silence:.1f} s, and stall_limit is {limit:g} s"
 
 
 def _describe_missing_thread(error: RuntimeError) -> Callable[[], str]:
@@ -324,7 +325,13 @@ class AsyncRenewal(_Renewal):
     def _submit(self, holdings: list[Holding]) -> None:
         due = [holding for holding in holdings if self._may_renew(holding)]
         if due:
-            self._thread.call(partial(self._add, due))
+            self._thread.call(partial(self._add, due), partial(self._give_up, due))
+
+    def _give_up(self, holdings: list[Holding]) -> None:
+        self._report_failure(holdings)
+        for holding in holdings:
+            holding.hindrance = partial(str, f"no event loop could be made to renew it: {sys.exc_info()[1]}")
+            self._schedule(holding)
 
     def _may_renew(self, holding: Holding) -> bool:
         """Return whether a holding's own loop has answered in time. Otherwise its renewal is tried again soon."""
@@ -335,6 +342,7 @@ class AsyncRenewal(_Renewal):
             return False
         if silence <= limit:
             return True
+        pulse.report(holding.fence.resource, limit)
         holding.hindrance = partial(_describe_silence, pulse, silence, limit)
         self._ask_again(holding)
         self._schedule(holding)

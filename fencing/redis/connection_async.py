@@ -231,8 +231,10 @@ class LoopConnection:
             raise_interruption(error)
             self._fail(opening, map_connect_error(error, self._factory.address))
             return False
-        except (NoReply, CoordinatorUnavailable) as error:
-            self._fail(opening, error)
+        except Exception as error:
+            if self._loop.is_closed():
+                raise
+            self._fail(opening, error)  # also of a user's function, such as a credential_provider
             return False
         opening.set_result(None)
         return True

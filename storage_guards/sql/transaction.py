@@ -170,8 +170,8 @@ class GuardedTransaction(ABC, Generic[M]):
         if meaning is error and not self.joined and self.errors.is_by_a_bound(error):
             note = (
                 f"In a guarded transaction no statement, and no pause between two, may take longer than the guard's "
-                f"timeout, here {self.seconds:.3g} s. Nothing was written. Give the guard a longer timeout, or put "
-                f"slow work outside the block."
+                f"timeout, here {self.seconds:.3g} s (less where the lease had less left). Nothing was written. Put "
+                f"slow work outside the block, or give the guard a longer timeout, and the lock a longer ttl."
             )
             if note not in getattr(error, "__notes__", ()):
                 error.add_note(note)

@@ -80,10 +80,10 @@ def test_a_loop_that_hangs_loses_its_lease() -> None:
         with pytest.raises(LeaseLost) as raised:
             lease.ensure_held()
         assert raised.value.reason == "expired"
-        says = r"the event loop has not answered for \d+\.\d s, and stall_limit is 0\.2 s"
+        says = r"the event loop had not answered for \d+\.\d s, and stall_limit is 0\.2 s"
         assert re.fullmatch(says, raised.value.cause or "")
         await until(lambda: lost)
-        assert "has not answered" in str(lost[0])
+        assert "had not answered" in str(lost[0])
         assert lease.lost.is_set()
 
     play(story, stall_limit=0.2)
@@ -118,8 +118,27 @@ def test_a_busy_loop_is_logged_once(caplog: pytest.LogCaptureFixture, monkeypatc
         wait_until(renewed(lease))
         assert len(caplog.records) == 1
         assert "asyncio.to_thread" in caplog.text
+        await until(lambda: "the event loop answers again, after" in caplog.text)
+        assert len(caplog.records) == 2
 
     play(story)
+
+
+def test_the_end_of_renewal_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(coordinator: AsyncMemoryCoordinator, lease: AsyncLease, clock: ManualClock) -> None:
+        others = [await coordinator.acquire(str(number)) for number in range(5)]
+        clock.advance(STEP)
+        wait_until(lambda: all(renewed(each)() for each in (lease, *others)))
+        wait_until(is_silent_for(lease, coordinator, 0.1))
+        clock.advance(STEP)
+        clock.advance(1)
+        assert caplog.text.count("is no longer renewed") == 1
+        assert "0.1 s, the stall_limit of" in caplog.text
+        await until(lambda: "answers again" in caplog.text)
+        for each in others:
+            await each.release()
+
+    play(story, stall_limit=0.1)
 
 
 def test_a_lease_whose_loop_was_closed_ends_at_its_next_renewal() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 import threading
@@ -104,6 +105,31 @@ def test_threads_are_tried_again(side: MemorySide, refused: list[str]) -> None:
     side.wait_until(lambda: lease.remaining() > TTL - STEP)
     assert lease._holding.hindrance is None
     assert side.call(lease.release) is True
+
+
+def test_a_process_without_file_descriptors(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """asyncio: the loop that renews needs some. They may be free again in time."""
+    side = MemorySide(True)
+    lost, kept = (side.call(side.coordinator(ttl=TTL).acquire, name) for name in ("lost", "kept"))
+
+    def failing() -> Any:
+        raise OSError(24, "Too many open files")
+
+    def is_tried(lease: Any) -> bool:
+        return lease._holding.hindrance is not None
+
+    with monkeypatch.context() as patch:
+        patch.setattr(asyncio, "SelectorEventLoop", failing)
+        side.clock.advance(STEP)
+        side.wait_until(lambda: is_tried(lost) and is_tried(kept))
+        lost._holding.due = None  # its later attempts would be too late
+    assert caplog.text.count("renewing 1 leases failed; they are retried") == 2
+    side.clock.advance(1)
+    side.wait_until(lambda: kept.remaining() > TTL - STEP)
+    side.clock.advance(TTL - STEP - 1.5)
+    side.clock.advance(1.5)
+    assert loss_of(side, lost) == "no event loop could be made to renew it: [Errno 24] Too many open files"
+    assert side.call(kept.release) is True
 
 
 def test_functions_that_run_at_exit_take_locks() -> None:

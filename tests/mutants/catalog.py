@@ -574,8 +574,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "one-answer-of-a-loop-counts-for-ever",
         "fencing/locks/pulse.py",
-        "        self._asked_at = None\n\n    def _owes",
-        "        pass\n\n    def _owes",
+        "asked_at, self._asked_at = self._asked_at, None",
+        "asked_at = self._asked_at",
         ("tests/locks/test_busy_loops.py::test_a_loop_that_answers_again_in_time_keeps_its_lease",),
     ),
     Mutant(

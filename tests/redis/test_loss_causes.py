@@ -59,7 +59,7 @@ def test_a_blocked_event_loop(any_redis: RedisServer) -> None:
             return raised.value.cause
 
     cause = asyncio.run(main())
-    assert re.fullmatch(r"the event loop has not answered for \d+\.\d s, and stall_limit is 0\.1 s", cause or "")
+    assert re.fullmatch(r"the event loop had not answered for \d+\.\d s, and stall_limit is 0\.1 s", cause or "")
 
 
 def test_a_frozen_redis(side: Side, freezable_redis: RedisServer) -> None:

@@ -5,6 +5,7 @@ No call waits for longer than its own time, and no other call or lease has to wa
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from collections.abc import Iterator
@@ -201,3 +202,25 @@ def test_a_listening_connection_waits_for_a_late_reply(any_redis: RedisServer, p
     waiter.join(30)
     assert not waiter.is_alive()
     coordinator.close()
+
+
+class FailingCredentials(redis.CredentialProvider):
+    """They fail, as those that belong to another event loop."""
+
+    def get_credentials(self) -> tuple[str, str]:
+        raise LookupError("no credentials today")
+
+    async def get_credentials_async(self) -> tuple[str, str]:
+        return self.get_credentials()
+
+
+def test_the_error_of_a_function_of_the_users_reaches_the_caller(
+    side: Side, any_redis: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = side.client(any_redis.url, credential_provider=FailingCredentials())
+    coordinator = side.coordinator(client, ttl=60)
+    for _ in range(2):
+        error = side.expect(LookupError, coordinator.acquire, "r", timeout=5)
+        assert "no credentials today" in str(error)
+    gc.collect()
+    assert "never retrieved" not in caplog.text
