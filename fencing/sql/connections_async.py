@@ -46,14 +46,16 @@ class _OfLoop:
         self.broken_at = 0.0  # a connection that was opened before this moment is opened again
 
     def stop(self) -> None:
-        """Begin to close all connections. Requests that are under way fail."""
+        """Begin to close all connections. Requests that are under way fail, and then close theirs."""
         for pool in self.pool.pools:
             while pool.free:
                 slot = pool.free.pop()
                 connection, slot.connection = slot.connection, None
                 if connection is not None:
                     background(asyncio.get_running_loop(), _end(connection), "fencing-sql")
-        self.hang_up()
+            for slot in pool.made():
+                if slot.connection is not None:
+                    slot.connection.hang_up()
 
     def hang_up(self) -> None:
         """Close all sockets. Tasks that a loop has left behind keep their connections, and nothing collects those."""

@@ -19,7 +19,7 @@ from fencing.redis.calls import Call, Form
 from fencing.redis.scripts import Script
 from fencing.sql.plans import SQLPlans
 from fencing.sql.statements import SQLiteLocks
-from fencing.sql.table import TABLE, LockRow, Request
+from fencing.sql.table import TABLE, LockRow, Renewals, Request
 from tests.explorer.clients import Polls
 from tests.explorer.simulated_redis import Entry, Reply, SimulatedRedis, Snapshot
 from tests.explorer.state import KEYS, Scenario
@@ -67,7 +67,7 @@ def _value(request: Request, reply: Any) -> Any:
     if request.operation == "release":
         return bool(reply)
     if request.operation == "renew":
-        return set(zip(reply[1::3], reply[2::3], reply[3::3], strict=True))
+        return Renewals(set(zip(reply[1::3], reply[2::3], reply[3::3], strict=True)), set())
     if isinstance(reply, bytes):
         return LockRow(0, int(reply), request.values["token"], "", 0, 1)
     return LockRow(*reply[1:])
@@ -145,7 +145,7 @@ def locks_on_sqlite(path: Path, kind: type[ClockedLocks] = ClockedLocks, *, move
             if operation == "release":
                 return int(answer)
             if operation == "renew":
-                return (b"renewed", *(each for grant in sorted(answer) for each in grant))
+                return (b"renewed", *(each for grant in sorted(answer.renewed) for each in grant))
             if answer.is_held and answer.token == values.get("token"):
                 return b"%d" % answer.number
             return (b"taken" if operation == "acquire" else b"row", *answer)
