@@ -48,14 +48,16 @@ class _OfLoop:
     def stop(self) -> None:
         """Begin to close all connections. Requests that are under way fail, and then close theirs."""
         for pool in self.pool.pools:
-            while pool.free:
-                slot = pool.free.pop()
-                connection, slot.connection = slot.connection, None
-                if connection is not None:
-                    background(asyncio.get_running_loop(), _end(connection), "fencing-sql")
             for slot in pool.made():
-                if slot.connection is not None:
+                if slot.connection is not None and slot not in pool.free:
                     slot.connection.hang_up()
+        background(asyncio.get_running_loop(), self.close_free(), "fencing-sql")
+
+    async def close_free(self) -> None:
+        """Close the connections that are not lent."""
+        for pool in self.pool.pools:
+            while pool.free:
+                await _close(pool.free.pop())
 
     def hang_up(self) -> None:
         """Close all sockets. Tasks that a loop has left behind keep their connections, and nothing collects those."""
@@ -126,20 +128,13 @@ class AsyncConnections:
     async def close(self) -> None:
         """Close the running loop's connections. Later requests raise RuntimeError, except releases."""
         self.closed = True
-        mine = self._of_loops[asyncio.get_running_loop()]
-        for pool in mine.pool.pools:
-            while pool.free:
-                await _close(pool.free.pop())
+        await self._of_loops[asyncio.get_running_loop()].close_free()
 
 
 async def _close(slot: _Slot) -> None:
     connection, slot.connection = slot.connection, None
     if connection is not None:
-        await _end(connection)
-
-
-async def _end(connection: OwnConnection) -> None:
-    await asyncio.wait([asyncio.ensure_future(greenlet_spawn(connection.close))], timeout=CLOSE_SECONDS)
+        await asyncio.wait([asyncio.ensure_future(greenlet_spawn(connection.close))], timeout=CLOSE_SECONDS)
 
 
 async def _within(coroutine: Coroutine[Any, Any, T], seconds: float, connection: OwnConnection | None) -> T:
