@@ -31,6 +31,7 @@ from fencing.redis.connection_factory import (
     is_logged_out,
     map_connect_error,
     map_error,
+    map_function_error,
     must_undo,
     not_of_a_script,
 )
@@ -217,8 +218,8 @@ class LoopConnection:
         """Make a connection; None: Sentinels name no primary."""
         try:
             return await self._factory.find_async(self._factory.connect_seconds)
-        except (NoReply, CoordinatorUnavailable) as error:
-            self._fail(opening, error)
+        except Exception as error:  # noqa: BLE001 - also of a user's function
+            self._refuse(opening, error)
             return None
 
     async def _connect(self, connection: Any, opening: asyncio.Future[None]) -> bool:
@@ -231,13 +232,17 @@ class LoopConnection:
             raise_interruption(error)
             self._fail(opening, map_connect_error(error, self._factory.address))
             return False
-        except Exception as error:
-            if self._loop.is_closed():
-                raise
-            self._fail(opening, error)  # also of a user's function, such as a credential_provider
+        except Exception as error:  # noqa: BLE001 - also of a user's function
+            self._refuse(opening, error)
             return False
         opening.set_result(None)
         return True
+
+    def _refuse(self, opening: asyncio.Future[None], error: Exception) -> None:
+        if self._loop.is_closed():
+            raise error
+        is_mapped = isinstance(error, (NoReply, CoordinatorUnavailable))
+        self._fail(opening, error if is_mapped else map_function_error(error))
 
     def _fail(self, opening: asyncio.Future[None], error: Exception) -> None:
         opening.set_exception(error)

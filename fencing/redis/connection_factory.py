@@ -337,6 +337,13 @@ def map_connect_error(error: RedisError | OSError, address: str) -> NoReply | Co
     return NoReply(_without_objects(error), may_have_run=False)
 
 
+def map_function_error(error: Exception) -> NoReply:
+    """Map the error of a user's function, such as a ``credential_provider``: it concerns this one server."""
+    mapped = NoReply(redis.ConnectionError(f"opening a connection failed with {error!r:.200}"), may_have_run=False)
+    mapped.__cause__ = error
+    return mapped
+
+
 def not_of_a_script(reply: object) -> RedisError:
     """Return the error of a reply that no script of ours returns, so that another server or a proxy sent it."""
     return redis.ConnectionError(f"this is not a reply of our scripts: {reply!r:.100}")

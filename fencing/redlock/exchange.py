@@ -16,7 +16,7 @@ from fencing.kernel.opening import Opener, Opening
 from fencing.kernel.retry import LEAST_SECONDS, NoReply
 from fencing.kernel.waking import LOST_WAKE_SECONDS, RECHECK_SECONDS
 from fencing.redis.connection import READ_BYTES
-from fencing.redis.connection_factory import map_connect_error, map_error, not_of_a_script
+from fencing.redis.connection_factory import map_connect_error, map_error, map_function_error, not_of_a_script
 from fencing.redis.resp import INCOMPLETE
 from fencing.redlock.bundle import Bundle, Expected, NodeConnection
 from fencing.redlock.calls import Fanout, bytes_for
@@ -175,13 +175,19 @@ class Exchange:
             self._failed(index, NoReply(TimeoutError("no connection in time"), may_have_run=False))
 
     def _send_if_opened(self, index: int) -> None:
-        if self._opening[index].is_waiting:
+        opening = self._opening[index]
+        if opening.is_waiting:
             return
+        failure = opening.error
         try:
-            node = self._opening[index].take()
+            node = opening.take()
         except (RedisError, OSError) as error:
             raise_interruption(error)
             raise map_connect_error(error, self._nodes.factories[index].address) from error
+        except Exception as error:
+            if error is not failure or isinstance(error, FAILURES):
+                raise  # what a signal handler raised here, or what is mapped already
+            raise map_function_error(error) from error
         self._leave(index)
         self._bundle.adopt(self._nodes, node)
         self._waiting.add(index)

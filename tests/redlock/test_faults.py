@@ -13,9 +13,10 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
+import redis
 import redis.asyncio
 
-from fencing import AsyncRedlockCoordinator, CoordinatorUnavailable, FencingError, NotAcquired
+from fencing import AsyncRedlockCoordinator, CoordinatorUnavailable, FencingError, NotAcquired, RedlockCoordinator
 from fencing.kernel.opening import MOST_OVERDUE
 from fencing.kernel.retry import NoReply
 from fencing.redlock import client_async
@@ -307,3 +308,24 @@ def test_a_node_that_is_slow_to_connect_is_one_again_when_its_connection_is_open
     lease = side.call(coordinator.acquire, "r", timeout=60)
     five.nodes.wait_until_all_hold(side, "r")
     assert side.call(lease.release) is True
+
+
+class FailingCredentials(redis.CredentialProvider):
+    def get_credentials(self) -> tuple[str, str]:
+        raise LookupError("no credentials today")
+
+    async def get_credentials_async(self) -> tuple[str, str]:
+        return self.get_credentials()
+
+
+def test_a_function_of_one_node_that_fails_costs_no_lock(side: Side, fresh_nodes: FreshNodes) -> None:
+    nodes = fresh_nodes(3, longest_ttl=20.0)
+    clients = [side.client(server.url) for server in nodes.servers[:2]]
+    clients.append(side.client(nodes.servers[2].url, credential_provider=FailingCredentials()))
+    kind: Any = AsyncRedlockCoordinator if side.asynchronous else RedlockCoordinator
+    coordinator = kind(clients, ttl=20, longest_ttl=20, node_timeout=2)
+    side.made.append(coordinator)
+    for _ in range(3):
+        lease = side.call(coordinator.acquire, "r", timeout=20)
+        side.call(lease.renew)
+        assert side.call(lease.release) is True
