@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterable
 from functools import lru_cache
 from types import SimpleNamespace
-from typing import Any, Literal, NoReturn, TypeVar
+from typing import Any, Literal, NoReturn
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import LockError, LockNotOwnedError
@@ -24,10 +24,9 @@ from fencing.locks.holding import Holding
 from fencing.locks.lease import Lease
 from fencing.locks.lease_async import AsyncLease
 from fencing.locks.settings import MAX_TTL, MIN_TTL, Settings, check_flag, check_timeout
+from fencing.locks.ttl import set_ttl
 
 logger = logging.getLogger("fencing")
-
-T = TypeVar("T")
 
 QUEUE_SLEEP = 0.1
 """The default of ``sleep``. With another one the lock polls, as redis-py's does."""
@@ -231,24 +230,11 @@ class RedisPyLockBase:
                             f"additional_time leaves less than {MIN_TTL} seconds; release the lock instead"
                         )
                 settings = Settings(ttl=(milliseconds - 0.5) / 1000, renew=False)  # Settings rounds up
-            deadline = yield from self._plan_set_ttl(holding, settings)
+            yield from set_ttl(self.coordinator, holding, settings)
         except LeaseLost as lost:
             holding.lose("gone")
             raise LockLost(fence=lost.fence, reason="gone") from None
-        holding.renewed(deadline, self.coordinator.clock(), deadline - settings.believed_seconds)
         return True
-
-    def _plan_set_ttl(self, holding: Holding, settings: Settings) -> Plan[float]:
-        """Set the ttl. A shorter one is believed before the request. An attempt without an answer may come later."""
-        setting = plans.renew(self.coordinator, holding.fence, settings)
-        shorter = settings.deadline(self.coordinator.clock())
-        if shorter >= holding.deadline:
-            return (yield from setting)
-        shortening = holding.shorten(shorter)
-        deadline, requests = yield from _plan_counted(setting)
-        if requests == 1:
-            shortening.answered_at = self.coordinator.clock()
-        return deadline
 
     def _at_exit(self, failure: Exception, error: BaseException | None) -> None:
         """Raise or log the failure of a release at the end of a block. It never masks the error of the block."""
@@ -260,22 +246,6 @@ class RedisPyLockBase:
                 ) from None
             raise failure
         logger.warning("the lock on %r was not released at the end of its block: %s", self._resource, failure)
-
-
-def _plan_counted(plan: Plan[T]) -> Plan[tuple[T, int]]:
-    """Do what a plan does. Return its value, and the number of its effects."""
-    count, reply = 0, None
-    error: BaseException | None = None
-    while True:
-        try:
-            effect = plan.send(reply) if error is None else plan.throw(error)
-        except StopIteration as ended:
-            return ended.value, count
-        count, reply, error = count + 1, None, None
-        try:
-            reply = yield effect
-        except BaseException as raised:  # noqa: BLE001 - the plan decides what an error means
-            error = raised
 
 
 def _token_of(lease: Any) -> bytes:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import random
+import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from fencing.kernel import process
 from fencing.kernel.fence import Fence
 from fencing.locks.settings import Settings
 
@@ -17,6 +19,9 @@ Loss = Literal["expired", "gone", "stale"]
 
 THIRD = 1 / 3
 """When a renewal is due, as a share of the ttl. Two more attempts fit in before the lease is over."""
+
+_lock: Any
+"""Of each deadline that is raised or lowered, and the requests that decide it: for a moment, without I/O."""
 
 RETRY_SHARE = 1 / 20
 JITTER = 0.1
@@ -34,15 +39,21 @@ class Grant:
     packed: Any = field(default=None, compare=False, repr=False)
 
 
-@dataclass(slots=True)
-class Shortening:
-    """A request that shortens a lease.
+@dataclass(slots=True, eq=False)
+class TtlRequest:
+    """A request that sets the ttl of a lease's lock.
 
     Attributes:
+        seconds: how long the lock is believed to last from its arrival on.
+        noted_at: a moment before it was sent.
         answered_at: the moment of its answer. While an attempt has none, it may still arrive, so it is never.
+        is_over: whether its call has ended.
     """
 
+    seconds: float
+    noted_at: float
     answered_at: float = math.inf
+    is_over: bool = False
 
 
 class Notified(Protocol):
@@ -83,7 +94,7 @@ class Holding:
         "loop",
         "renewed_at",
         "settings",
-        "shortenings",
+        "ttl_requests",
         "unanswered_since",
         "young",
     )
@@ -95,7 +106,7 @@ class Holding:
         self.settings = settings
         self.granted_at = self.renewed_at = now
         self.unanswered_since: float | None = None  # the first attempt to renew it since the last one that succeeded
-        self.shortenings: list[Shortening] = []
+        self.ttl_requests: list[TtlRequest] = []
         self.loop: Any = None  # the event loop of its lease; None: threads have it
         self.hindrance: Callable[[], str] | None = None  # says why its last renewal, which was due, did not begin
         self.late = 0.0  # by how many seconds this process has delayed its renewal
@@ -199,29 +210,35 @@ class Holding:
             together.discard(ref)
         self._alive.discard(ref)
 
-    def shorten(self, deadline: float) -> Shortening:
-        """Believe in it until this moment alone. The request that shortens it comes after that."""
-        shortening = Shortening()
-        by_answer = sorted(self.shortenings, key=lambda each: each.answered_at)
-        answered = [each for each in by_answer if each.answered_at < math.inf]
-        self.shortenings = [*answered[-1:], *by_answer[len(answered) :], shortening]  # the last answer counts for all
-        self.deadline = min(self.deadline, deadline)
-        return shortening
-
-    def renewed(self, deadline: float, now: float, sent_at: float | None = None) -> None:
-        """Note that a renewal succeeded. The next one is due after a third of the ttl, if the lifetime allows it.
-
-        A renewal that was sent before each shortening had its answer does not raise the deadline: the shortening may
-        arrive after it.
+    def expect_ttl(self, seconds: float, now: float) -> TtlRequest:
+        """Note a request that sets the ttl, before it is sent. If it shortens the lease, that is believed from now on.
 
         Args:
-            sent_at: of the renewal; None: it gave the lock the ttl of its settings.
+            seconds: how long the lock is believed to last from its arrival on.
         """
-        if self.shortenings:
-            asked_at = deadline - self.settings.believed_seconds if sent_at is None else sent_at
-            if any(asked_at < each.answered_at for each in self.shortenings):
-                deadline = self.deadline
-        self.deadline = max(self.deadline, deadline)
+        request = TtlRequest(seconds, now)
+        with _lock:
+            self.ttl_requests = [*_merged(self.ttl_requests), request]
+            self.deadline = min(self.deadline, now + seconds)
+        return request
+
+    def renewed(self, deadline: float, now: float, own: TtlRequest | None = None) -> None:
+        """Note that a renewal succeeded. The next one is due after a third of the ttl, if the lifetime allows it.
+
+        It does not raise the deadline if it was sent before a request of a shorter ttl had its answer: that may arrive
+        after it.
+
+        Args:
+            own: the request that was noted for it; None: it gave the lock the ttl of its settings.
+        """
+        with _lock:
+            if self.ttl_requests:
+                seconds = self.settings.believed_seconds if own is None else own.seconds
+                asked_at = deadline - seconds if own is None else own.noted_at
+                shorter = [each for each in self.ttl_requests if each.seconds < seconds]
+                if any(asked_at < each.answered_at for each in shorter):
+                    deadline = self.deadline
+            self.deadline = max(self.deadline, deadline)
         if now < self.deadline:
             self.renewed_at, self.unanswered_since, self.late = now, None, 0.0
         if self.settings.renew:
@@ -248,6 +265,26 @@ class Holding:
         if settings.max_lifetime is not None and due > self.first_granted_at + settings.max_lifetime:
             return None
         return due
+
+
+def _merged(requests: list[TtlRequest]) -> list[TtlRequest]:
+    """Return the requests, and of those whose calls have ended at most two: what was answered, and what was not."""
+    merged = [each for each in requests if not each.is_over]
+    for is_answered in (True, False):
+        ended = [each for each in requests if each.is_over and (each.answered_at < math.inf) is is_answered]
+        if ended:
+            shortest = min(each.seconds for each in ended)
+            merged.append(TtlRequest(shortest, -math.inf, max(each.answered_at for each in ended), is_over=True))
+    return merged
+
+
+def _remake_lock() -> None:
+    global _lock
+    _lock = threading.RLock()  # reentrant: a signal handler that runs here may renew a lease
+
+
+_remake_lock()
+process.after_fork(_remake_lock)
 
 
 class SuccessorHolding(Holding):

@@ -22,6 +22,7 @@ from fencing.locks.callbacks import call_in_thread
 from fencing.locks.causes import plan_why_gone, why_expired, why_stale
 from fencing.locks.holding import Grant, Holding, SuccessorHolding
 from fencing.locks.reclaim import plan_reclaim
+from fencing.locks.ttl import set_ttl
 
 logger = logging.getLogger("fencing")
 
@@ -367,12 +368,10 @@ class Lease(LeaseBase):
         """
         self._check_renewable()
         try:
-            plan = plans.renew(self._backend, self.fence, self._holding.settings)
-            deadline = run(plan, self._backend.perform)
+            run(set_ttl(self._backend, self._holding, self._holding.settings), self._backend.perform)
         except LeaseLost as error:
             self._holding.lose("gone", error.cause)
             raise
-        self._holding.renewed(deadline, self._backend.clock())
 
     def reclaim(self, timeout: float | None = None) -> Self:
         """Replace the fence by a new one, so that no late request under the old one can still write. Then read again.

@@ -16,6 +16,7 @@ from fencing.locks.callbacks import log_failure
 from fencing.locks.holding import Holding
 from fencing.locks.lease import LeaseBase, keep_outcome
 from fencing.locks.reclaim import plan_reclaim
+from fencing.locks.ttl import set_ttl
 
 
 class AsyncLease(LeaseBase):
@@ -108,12 +109,10 @@ class AsyncLease(LeaseBase):
         """
         self._check_renewable()
         try:
-            plan = plans.renew(self._backend, self.fence, self._holding.settings)
-            deadline = await run_async(plan, self._backend.perform)
+            await run_async(set_ttl(self._backend, self._holding, self._holding.settings), self._backend.perform)
         except LeaseLost as error:
             self._holding.lose("gone", error.cause)
             raise
-        self._holding.renewed(deadline, self._backend.clock())
 
     async def reclaim(self, timeout: float | None = None) -> Self:
         """Replace the fence by a new one, so that no late request under the old one can still write. Then read again.

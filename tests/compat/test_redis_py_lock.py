@@ -286,6 +286,47 @@ def test_a_shorter_ttl_without_an_answer_may_arrive_later(locks: Locks, fails: b
     locks.call(lock.release)
 
 
+def test_a_request_without_an_answer_may_shorten_a_later_one(locks: Locks) -> None:
+    """Also one that did not shorten the lease when it was sent."""
+    lock = locks.make(timeout=30)
+    locks.call(lock.acquire)
+    lease = locks.lease(lock)
+    locks.call(lock.extend, 10, replace_ttl=True)
+    with Requests(locks, lock, 1, fails=True):
+        locks.expect(CoordinatorUnavailable, lock.extend, 10, replace_ttl=True)
+    locks.call(lock.extend, 10, replace_ttl=True)
+    assert 9 < lease.remaining() < 10, "one of the same ttl is no harm"
+    assert locks.call(lock.extend, 60) is True
+    assert 0 < lease.remaining() < 10
+    locks.call(lock.release)
+
+
+def test_a_renewal_by_the_lease_shortens_an_extended_lock(locks: Locks, any_redis: RedisServer) -> None:
+    lock = locks.make(timeout=10)
+    locks.call(lock.acquire)
+    locks.call(lock.extend, 60, replace_ttl=True)
+    lease = locks.lease(lock)
+    assert lease.remaining() > 50
+    locks.call(lease.renew)
+    assert 0 < lease.remaining() <= 10
+    assert any_redis.client().pttl("r") <= 10_000
+    locks.call(lock.extend, 60, replace_ttl=True)
+    assert lease.remaining() > 50, "its answer came before"
+    locks.call(lock.release)
+
+
+def test_extensions_at_the_same_moment_count_as_the_shortest_one(locks: Locks, any_redis: RedisServer) -> None:
+    lock = locks.make(timeout=10, thread_local=False)
+    locks.call(lock.acquire)
+    longer, shorter = (partial(locks.call, lock.extend, seconds, replace_ttl=True) for seconds in (60, 5))
+    for _ in range(5):
+        locks.side.race([longer, shorter] * 4)
+        assert locks.lease(lock).remaining() <= any_redis.client().pttl("r") / 1000
+    locks.call(lock.extend, 5, replace_ttl=True)
+    assert 0 < locks.lease(lock).remaining() <= 5
+    locks.call(lock.release)
+
+
 def test_renewal_only_where_it_is_asked_for(locks: Locks, any_redis: RedisServer) -> None:
     client = any_redis.client()
     renewed, left = locks.make("renewed", timeout=0.6, renew=True), locks.make("left", timeout=0.6)

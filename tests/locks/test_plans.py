@@ -713,7 +713,7 @@ def test_a_renewal_that_was_sent_before_a_shortening_does_not_lengthen_it(steps:
     held = holding(steps, "r", 10)
     now, believed = steps.now, held.settings.believed_seconds
     held.renewed(now + believed, now)
-    first, second = held.shorten(now + 5), held.shorten(now + 6)
+    first, second = held.expect_ttl(5, now), held.expect_ttl(6, now)
     assert held.deadline == now + 5
     held.renewed(now + believed, now + 0.1)
     first.answered_at = now + 0.2
@@ -724,3 +724,22 @@ def test_a_renewal_that_was_sent_before_a_shortening_does_not_lengthen_it(steps:
     assert held.deadline == now + 5
     held.renewed(now + 0.6 + believed, now + 0.7)
     assert held.deadline == now + 0.6 + believed
+
+
+@pytest.mark.parametrize("first_answer", ["the longer one's", "the shorter one's"])
+def test_of_two_requests_at_once_the_shorter_ttl_is_believed(steps: Stepper, first_answer: str) -> None:
+    held = holding(steps, "r", 1)
+    now = steps.now
+    longer, shorter = held.expect_ttl(5, now), held.expect_ttl(1.5, now + 0.1)
+    answers = [(longer, now + 5), (shorter, now + 1.6)]
+    for request, deadline in answers if first_answer == "the longer one's" else reversed(answers):
+        request.answered_at = now + 0.2
+        held.renewed(deadline, now + 0.2, request)
+        request.is_over = True
+    assert held.deadline <= now + 1.6
+    for _ in range(100):
+        later = held.expect_ttl(5, now + 0.3)
+        later.answered_at, later.is_over = now + 0.4, True
+        held.renewed(now + 5.3, now + 0.4, later)
+    assert held.deadline == now + 5.3
+    assert len(held.ttl_requests) <= 2, "and they are not remembered one by one"

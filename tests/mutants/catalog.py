@@ -907,17 +907,24 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a-shorter-ttl-is-believed-too-late",
-        "fencing/compat/redis_py_base.py",
-        "shortening = holding.shorten(shorter)",
-        "shortening = holding.shorten(holding.deadline)",
+        "fencing/locks/holding.py",
+        "self.deadline = min(self.deadline, now + seconds)",
+        "pass",
         ("tests/compat/test_redis_py_lock.py::test_a_shorter_ttl_is_believed_before_it_is_asked_for",),
     ),
     Mutant(
         "a-shorter-ttl-that-may-arrive-later-is-forgotten",
-        "fencing/compat/redis_py_base.py",
+        "fencing/locks/ttl.py",
         "if requests == 1:",
         "if requests:",
         ("tests/compat/test_redis_py_lock.py::test_a_shorter_ttl_without_an_answer_may_arrive_later",),
+    ),
+    Mutant(
+        "only-a-request-that-shortens-a-lease-is-remembered",
+        "fencing/locks/holding.py",
+        "self.ttl_requests = [*_merged(self.ttl_requests), request]",
+        "self.ttl_requests = [*_merged(self.ttl_requests), *([request] if now + seconds < self.deadline else [])]",
+        ("tests/compat/test_redis_py_lock.py::test_a_request_without_an_answer_may_shorten_a_later_one",),
     ),
     # The SQLAlchemy guard
     Mutant(
