@@ -20,6 +20,9 @@ MOST_SECONDS = (2**31 - 1) / 1000
 LEAST_LEASE_SECONDS = 1.0
 """The least time for a lease near its end: the mark decides whether it may write, not the clock."""
 
+LEAST_CONNECT_SECONDS = 1.0
+"""The least time to get a connection. So a call that may not wait for locks can be the first one, which connects."""
+
 
 def check_timeout(timeout: object, name: str = "timeout") -> float:
     """Return ``timeout`` as seconds if it is a finite number above 0. Raise TypeError or ValueError otherwise."""

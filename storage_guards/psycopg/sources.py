@@ -17,7 +17,9 @@ from psycopg import AsyncConnection, Connection
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from fencing.kernel.errors import GuardUnavailable
+from fencing.kernel.opening import Opener, Opening
 from fencing.kernel.waking import LOST_WAKE_SECONDS, Turns, Wake
+from storage_guards.bounds import LEAST_CONNECT_SECONDS
 from storage_guards.psycopg.wire import hang_up, is_idle
 
 ENDS_THE_BLOCK = ("commit", "rollback", "close")
@@ -205,13 +207,16 @@ def connection_source(source: Source) -> Borrow:
     checked = _check_source(source, asynchronous=False)
     if isinstance(checked, Connection):
         return partial(_SingleConnection, checked, Turns())
-    if isinstance(checked, str):
-        return partial(
-            _NewConnection, lambda seconds: Connection.connect(checked, **_connect_timeout(checked, seconds))
-        )
     if hasattr(checked, "getconn"):
         return partial(_PooledConnection, checked)
-    return partial(_NewConnection, lambda _: checked())
+
+    def connect(opening: Opening[Connection[Any]]) -> Connection[Any]:
+        if isinstance(checked, str):
+            return Connection.connect(checked, **_connect_timeout(checked, opening.left))
+        made: Connection[Any] = checked()
+        return made
+
+    return partial(_NewConnection, Opener(address_of(checked), connect, _close))
 
 
 def async_connection_source(source: AsyncSource) -> AsyncBorrow:
@@ -273,12 +278,21 @@ def _must_not_return(connection: Connection[Any] | AsyncConnection[Any]) -> bool
 
 
 class _NewConnection(Lent):
-    def __init__(self, connect: Callable[[float], Any], seconds: float) -> None:
-        super().__init__(seconds)
-        self._connect = connect
+    """A connection for one operation. A helper thread opens it: libpq has no bound for resolving a name, a function of
+    the user's has none at all."""
+
+    def __init__(self, opener: Opener[Connection[Any]], seconds: float) -> None:
+        super().__init__(max(seconds, LEAST_CONNECT_SECONDS))
+        self._opener = opener
 
     def _take(self) -> Connection[Any]:
-        connection = self._connect(self._seconds)
+        began = time.monotonic()
+        try:
+            connection = self._opener.open(self._seconds, self._seconds)
+        except TimeoutError as error:
+            if time.monotonic() - began < self._seconds:  # of a signal handler, or of the user's function
+                raise
+            raise _no_connection(self._seconds, str(error)) from error
         if not isinstance(connection, Connection):
             if inspect.iscoroutine(connection):
                 connection.close()
@@ -293,12 +307,19 @@ class _NewConnection(Lent):
 
 class _AsyncNewConnection(AsyncLent):
     def __init__(self, connect: Callable[[float], Any], seconds: float) -> None:
-        super().__init__(seconds)
+        super().__init__(max(seconds, LEAST_CONNECT_SECONDS))
         self._connect = connect
 
     async def _take(self) -> AsyncConnection[Any]:
-        made = self._connect(self._seconds)
-        connection = await made if inspect.isawaitable(made) else made
+        bound = asyncio.timeout(self._seconds)
+        try:
+            async with bound:
+                made = self._connect(self._seconds)
+                connection = await made if inspect.isawaitable(made) else made
+        except TimeoutError as error:
+            if not bound.expired():
+                raise
+            raise _no_connection(self._seconds) from error
         if not isinstance(connection, AsyncConnection):
             raise TypeError(
                 f"the function that connects returned a {type(connection).__name__}; let it return an AsyncConnection"
@@ -307,6 +328,16 @@ class _AsyncNewConnection(AsyncLent):
 
     def _return(self, connection: AsyncConnection[Any]) -> asyncio.Future[None]:
         return asyncio.ensure_future(connection.close())
+
+
+def _close(connection: Connection[Any]) -> None:
+    """Close a connection that came too late. It may be anything that the user's function has returned."""
+    with suppress(Exception):
+        connection.close()
+
+
+def _no_connection(seconds: float, reason: str = "") -> psycopg.OperationalError:
+    return psycopg.errors.ConnectionTimeout(f"no connection within {seconds:.3g} s{reason and f': {reason}'}")
 
 
 class _SingleConnection(Lent):

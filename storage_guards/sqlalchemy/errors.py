@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError, InterfaceError, InternalError, OperationalError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
@@ -31,6 +32,13 @@ DATABASE_ERRORS = (DBAPIError, PoolTimeoutError, OSError, asyncio.TimeoutError)
 """The errors of a database, and of the connection to it. asyncpg passes on the errors of its socket."""
 
 
+class NoConnection(PoolTimeoutError):
+    """An engine gave no connection within the time of the guard's call."""
+
+    def __init__(self, engine: Engine, seconds: float, reason: str = "") -> None:
+        super().__init__(f"within {seconds:.3g} s{reason and f': {reason}'} ({engine.pool.status()})")
+
+
 class SQLAlchemyErrors(ErrorContext):
     """The context of statements that go through SQLAlchemy."""
 
@@ -38,6 +46,8 @@ class SQLAlchemyErrors(ErrorContext):
     of_driver = (DBAPIError,)
 
     def explain(self, error: Exception) -> Exception:
+        if isinstance(error, NoConnection):
+            return self.unavailable(f"no connection to reach {self.subject} {error}")
         if isinstance(error, PoolTimeoutError):
             return self.unavailable(f"the engine's pool had no free connection to reach {self.subject}")
         if not isinstance(error, DBAPIError):

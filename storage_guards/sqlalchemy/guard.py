@@ -18,7 +18,7 @@ from storage_guards.sql.operations import Operations
 from storage_guards.sqlalchemy.base import COUNT_ROWS, Parameters, SQLAlchemyBase, affected
 from storage_guards.sqlalchemy.retry import split_arguments
 from storage_guards.sqlalchemy.session import check_factory, session_on
-from storage_guards.sqlalchemy.transaction import SQLAlchemyTransaction
+from storage_guards.sqlalchemy.transaction import SQLAlchemyTransaction, lend
 
 T = TypeVar("T")
 S = TypeVar("S", bound=Session)
@@ -36,10 +36,10 @@ class SQLAlchemyGuard(SQLAlchemyBase, Operations):
 
     A holder that is frozen inside a transaction blocks others, but not for ever. Each wait here is bounded, and the
     server (not SQLite) ends the session of a client that stands still inside a guarded transaction. There are two
-    exceptions. On PostgreSQL, a client may stand still in the middle of sending: in an ``executemany`` of psycopg or
-    COPY FROM STDIN (docs/guards/databases.md). MySQL has a bound only while it is sending rows, and none for a client
-    that stands still between two statements. The driver and the pool bound the client's own waits, for a silent network
-    and for a free connection: see ``connect_timeout``, ``tcp_user_timeout`` or ``read_timeout``, and ``pool_timeout``.
+    exceptions. On PostgreSQL, a client may stand still in the middle of sending (docs/guards/databases.md). MySQL has a
+    bound only while it is sending rows, and none for a client that stands still between two statements. The driver
+    bounds the client's own waits for a silent network: see ``tcp_user_timeout`` or ``read_timeout``. The guard itself
+    bounds the waits for a free connection, for a new one and for the answer to COMMIT.
 
     Args:
         engine: PostgreSQL through psycopg 3, MariaDB or MySQL through PyMySQL, or SQLite. Not in autocommit. Every
@@ -170,7 +170,7 @@ class SQLAlchemyGuard(SQLAlchemyBase, Operations):
         try:
             with (
                 transaction,
-                self._engine.connect() as connection,
+                lend(self._engine, transaction.seconds) as connection,
                 session_on(connection, transaction, factory) as session,
                 transaction.on(connection),
             ):
@@ -181,8 +181,10 @@ class SQLAlchemyGuard(SQLAlchemyBase, Operations):
 
     @contextmanager
     def _run(self, transaction: SQLAlchemyTransaction) -> Iterator[Connection]:
-        with transaction, self._engine.connect() as connection, transaction.on(connection):
-            yield connection
+        with transaction:
+            lent = lend(self._engine, transaction.seconds, transaction.note_wait)
+            with lent as connection, transaction.on(connection):
+                yield connection
 
     def run(
         self,
@@ -257,7 +259,8 @@ class SQLAlchemyGuard(SQLAlchemyBase, Operations):
         transaction = self._writing(holder, statement, claim)
         rows = -1
         try:
-            with transaction, self._engine.connect() as connection, transaction.on(connection):
+            engine, seconds = self._engine, transaction.seconds
+            with transaction, lend(engine, seconds) as connection, transaction.on(connection):
                 result = connection.execute(statement, parameters, execution_options=COUNT_ROWS)
                 rows = affected(transaction, result)
         except BaseException as error:
@@ -294,5 +297,5 @@ class SQLAlchemyGuard(SQLAlchemyBase, Operations):
         self._advance(connection_or_session, holders)
 
     def _operate(self, operation: Operation) -> Any:
-        with operation.errors, self._engine.connect() as connection:
+        with operation.errors, lend(self._engine, operation.errors.seconds) as connection:
             return self._work(operation, connection)

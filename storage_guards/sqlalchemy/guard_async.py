@@ -28,7 +28,7 @@ from storage_guards.sqlalchemy.retry import split_arguments
 from storage_guards.sqlalchemy.session import check_factory
 from storage_guards.sqlalchemy.session_async import MAKERS, async_session_on
 from storage_guards.sqlalchemy.transaction import SQLAlchemyTransaction
-from storage_guards.sqlalchemy.transaction_async import AsyncGuardedBlock, in_greenlet
+from storage_guards.sqlalchemy.transaction_async import AsyncGuardedBlock, async_lend, in_greenlet
 
 T = TypeVar("T")
 S = TypeVar("S", bound=AsyncSession)
@@ -46,10 +46,10 @@ class AsyncSQLAlchemyGuard(SQLAlchemyBase, AsyncOperations):
 
     A holder that is frozen inside a transaction blocks others, but not for ever. Each wait here is bounded, and the
     server (not SQLite) ends the session of a client that stands still inside a guarded transaction. There are two
-    exceptions. On PostgreSQL, a client may stand still in the middle of sending: in an ``executemany`` of psycopg or
-    COPY FROM STDIN (docs/guards/databases.md). MySQL has a bound only while it is sending rows, and none for a client
-    that stands still between two statements. The driver and the pool bound the client's own waits, for a silent network
-    and for a free connection: see ``connect_timeout``, ``tcp_user_timeout`` or ``read_timeout``, and ``pool_timeout``.
+    exceptions. On PostgreSQL, a client may stand still in the middle of sending (docs/guards/databases.md). MySQL has a
+    bound only while it is sending rows, and none for a client that stands still between two statements. The driver
+    bounds the client's own waits for a silent network: see ``tcp_user_timeout`` or ``read_timeout``. The guard itself
+    bounds the waits for a free connection, for a new one and for the answer to COMMIT.
 
     Args:
         engine: from ``create_async_engine``: ``postgresql+psycopg``, ``postgresql+asyncpg``, ``mysql+aiomysql`` or
@@ -202,7 +202,7 @@ class AsyncSQLAlchemyGuard(SQLAlchemyBase, AsyncOperations):
         try:
             with transaction:
                 async with (
-                    self._engine.connect() as connection,
+                    async_lend(self._engine, transaction.seconds) as connection,
                     async_session_on(connection, transaction, factory) as session,
                     # SYNC: transaction.on(connection),
                     AsyncGuardedBlock(connection, transaction),  # ASYNC
@@ -215,8 +215,9 @@ class AsyncSQLAlchemyGuard(SQLAlchemyBase, AsyncOperations):
     @asynccontextmanager
     async def _run(self, transaction: SQLAlchemyTransaction) -> AsyncIterator[AsyncConnection]:
         with transaction:
-            # SYNC instead: with self._engine.connect() as connection, transaction.on(connection):
-            async with self._engine.connect() as connection, AsyncGuardedBlock(connection, transaction):
+            lent = async_lend(self._engine, transaction.seconds, transaction.note_wait)
+            # SYNC instead: with lent as connection, transaction.on(connection):
+            async with lent as connection, AsyncGuardedBlock(connection, transaction):
                 yield connection
 
     async def run(
@@ -299,7 +300,8 @@ class AsyncSQLAlchemyGuard(SQLAlchemyBase, AsyncOperations):
         transaction = self._writing(holder, statement, claim)
         rows = -1
         try:
-            # SYNC instead: with transaction, self._engine.connect() as connection, transaction.on(connection):
+            # SYNC: engine, seconds = self._engine, transaction.seconds
+            # SYNC instead: with transaction, lend(engine, seconds) as connection, transaction.on(connection):
             async with self._run(transaction) as connection:
                 result = await connection.execute(statement, parameters, execution_options=COUNT_ROWS)
                 rows = affected(transaction, result)
@@ -349,6 +351,6 @@ class AsyncSQLAlchemyGuard(SQLAlchemyBase, AsyncOperations):
             return self._work(operation, connection)
 
         with operation.errors:
-            async with self._engine.connect() as connection:
+            async with async_lend(self._engine, operation.errors.seconds) as connection:
                 # SYNC instead: return self._work(operation, connection)
                 return await in_greenlet(connection, work, thread, operation.errors.seconds)

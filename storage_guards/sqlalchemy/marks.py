@@ -44,6 +44,7 @@ from storage_guards.sql.verify import (
     other_tables,
     report,
 )
+from storage_guards.sqlalchemy.commits import BoundedCommit
 from storage_guards.sqlalchemy.table import Prepared, fetch_one
 
 _AUTOCOMMIT = (
@@ -123,8 +124,17 @@ class Marks(ABC):
             connection: idle.
             seconds: how long to retry where another process does the same.
         """
-        with connection.begin():
+        with self.transaction(connection, seconds):
             self._create(connection)
+
+    @contextmanager
+    def transaction(self, connection: Connection, seconds: float) -> Iterator[None]:
+        """Run the block in a transaction whose COMMIT is bounded, too. An exception rolls it back."""
+        transaction = connection.begin()
+        with transaction:
+            yield
+            with BoundedCommit(connection, self.dialect, seconds):
+                transaction.commit()
 
     def read(self, connection: Connection, resource: str) -> Mark | None:
         """Read the mark. It locks nothing, so the mark may change at any time."""
@@ -310,7 +320,8 @@ class Marks(ABC):
         """
         deleted, left = 0, pruning
         while True:
-            with self.dialect.bounded_waits(connection, seconds, read_committed=True), connection.begin():
+            bounds = self.dialect.bounded_waits(connection, seconds, read_committed=True)
+            with bounds, self.transaction(connection, seconds):
                 self.limit(connection, seconds, read_committed=True)
                 floor, count = self._prune_batch(connection, left)
                 implausible = connection.exec_driver_sql(count_implausible(self.locate(connection).table)).scalar_one()

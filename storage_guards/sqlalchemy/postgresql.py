@@ -93,13 +93,13 @@ class PostgreSQLMarks(Marks):
         )
 
     def execute(self, connection: Connection, statement: str, question: str, seconds: float) -> list[str]:
-        with connection.begin():
+        with self.transaction(connection, seconds):
             connection.execute(_LIMITS, PostgreSQL.limit(seconds))
             connection.exec_driver_sql(statement, execution_options={"no_parameters": True})
             return [str(row[0]) for row in connection.exec_driver_sql(question)]
 
     def create(self, connection: Connection, seconds: float) -> None:
-        with connection.begin():
+        with self.transaction(connection, seconds):
             connection.exec_driver_sql(_READ_COMMITTED)  # the query must see what it has waited for
             connection.execute(_LIMITS, PostgreSQL.limit(seconds))
             connection.execute(_CREATE_LOCK, {"lock": CREATE_LOCK})

@@ -2,23 +2,51 @@
 
 It is written once, for a plain :class:`~sqlalchemy.Connection`. An async guard runs the two ends of
 :meth:`SQLAlchemyTransaction.on` with ``AsyncConnection.run_sync``, the second one shielded from cancellation.
+
+Its connection comes from the user's engine, within the time that the guard's call has. An engine has no such bound: its
+pool waits 30 s for a free connection, and some drivers connect for as long as bytes drip in. A thread itself takes a
+connection that lies idle in the pool. Otherwise a helper thread waits for one or opens one, and the call waits for the
+helper.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+import weakref
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from threading import get_ident
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, event
+from sqlalchemy import Connection, Engine, event
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.pool import NullPool, QueuePool
 
+from fencing.kernel import process
 from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable
+from fencing.kernel.opening import Opener, Opening
+from fencing.kernel.retry import LEAST_SECONDS
+from fencing.sql.dialects import SQLite, dialect_of
+from fencing.sql.sessions import SESSIONS
+from storage_guards.bounds import LEAST_CONNECT_SECONDS
+from storage_guards.sql.shield import GRACE
 from storage_guards.sql.transaction import GuardedTransaction
-from storage_guards.sqlalchemy.errors import DATABASE_ERRORS, commit_was_refused, lost_race, transaction_is_gone
+from storage_guards.sqlalchemy.commits import commits, note_shut
+from storage_guards.sqlalchemy.errors import (
+    DATABASE_ERRORS,
+    NoConnection,
+    commit_was_refused,
+    lost_race,
+    transaction_is_gone,
+)
 from storage_guards.sqlalchemy.marks import Marks
 
 T = TypeVar("T")
+
+Waited = Callable[[float], object]
+"""Is told for how many seconds a call has waited for its connection."""
+
+_lenders: weakref.WeakKeyDictionary[Engine, _Lender] = weakref.WeakKeyDictionary()
 
 _UNBOUNDED: AbstractContextManager[Any] = nullcontext()
 
@@ -45,6 +73,13 @@ class SQLAlchemyTransaction(GuardedTransaction[Marks]):
     commit_is_over = False
     """The commit was answered, so an error of the unit of work is no answer to it."""
     _connection: Connection | None = None
+    _is_watched = False
+    """Whether its commit is bounded from here. Under asyncio the whole end of the transaction is."""
+
+    def note_wait(self, seconds: float) -> None:
+        """Note how long it took to get a connection. In a mere claim that is a part of the time for the mark's lock."""
+        if not self.writes:
+            self.seconds = max(self.seconds - seconds, LEAST_SECONDS)
 
     @contextmanager
     def on(self, connection: Connection) -> Iterator[Connection]:
@@ -73,12 +108,18 @@ class SQLAlchemyTransaction(GuardedTransaction[Marks]):
                     self.body_failed(error)
                     raise
             except BaseException as error:
+                self._end_commit(error)
                 if self._may_have_changed_session(connection, error):
                     connection.invalidate(error)
                 root.__exit__(type(error), error, error.__traceback__)
                 raise
-            if not committed:
-                root.__exit__(None, None, None)
+            try:
+                if not committed:
+                    root.__exit__(None, None, None)
+            except BaseException as error:
+                self._end_commit(error)
+                raise
+            self._end_commit()
             marks.require_current(connection)
             self.note_commit()
 
@@ -122,7 +163,7 @@ class SQLAlchemyTransaction(GuardedTransaction[Marks]):
         if not connection.in_transaction():
             raise GuardNotEnforceable(_ENDED_BY_SQLALCHEMY)
         if not self.caller_block and self._marks.is_sound(connection):
-            self._committing = True
+            self._begin_commit(connection)
             return
         if self.writes and not self._marks.dialect.is_open(connection):  # a mere claim may be committed already
             raise GuardNotEnforceable(_ENDED_INSIDE)
@@ -135,7 +176,24 @@ class SQLAlchemyTransaction(GuardedTransaction[Marks]):
         except DBAPIError as error:
             self.note_not_sent(error)
             raise
+        self._begin_commit(connection)
+
+    def _begin_commit(self, connection: Connection) -> None:
         self._committing = True
+        if connection.dialect.is_async or isinstance(self._marks.dialect, SQLite):
+            return
+        driver_connection, sessions = connection.connection.driver_connection, SESSIONS[type(self._marks.dialect)]
+        until = process.now() + self.seconds + GRACE
+        self._is_watched = True
+        commits[self] = until, lambda: sessions.break_off(driver_connection)
+        if until < commits.checks_at:
+            commits.check_at(until)
+
+    def _end_commit(self, error: BaseException | None = None) -> None:
+        if self._is_watched and commits.pop(self, None) is None and self._connection is not None:
+            commits.wait_until_shut()
+            note_shut(self._connection, self.seconds + GRACE, error)
+        self._is_watched = False
 
     def is_over(self) -> bool:
         """Return whether it no longer holds the marks.
@@ -151,6 +209,7 @@ class SQLAlchemyTransaction(GuardedTransaction[Marks]):
         """End what an interruption has left, as :meth:`GuardedTransaction.end_interrupted` does: also the connection's
         transaction."""
         connection = self._connection
+        self._end_commit()
         if connection is not None and not connection.closed:
             self.hang_up(connection)
             if not connection.dialect.is_async:
@@ -184,3 +243,74 @@ class SQLAlchemyTransaction(GuardedTransaction[Marks]):
 
     def _commit_was_refused(self, error: BaseException) -> bool:
         return commit_was_refused(error) and not self.commit_is_over
+
+
+def lend(engine: Engine, seconds: float, waited: Waited | None = None) -> Connection:
+    """Return a connection of the engine. Closing it gives it back.
+
+    Args:
+        engine: a user's.
+        seconds: how long to wait for a free connection, or for a new one; but at least one second.
+        waited: is called where the pool had no idle one.
+
+    Raises:
+        NoConnection: there was none within this time.
+    """
+    lender = _lenders.get(engine)
+    if lender is None:
+        lender = _lenders.setdefault(engine, _Lender(engine))
+    idle = lender.take_idle(engine)
+    return lender.wait(engine, seconds, waited) if idle is None else idle
+
+
+class _Lender:
+    """What lends the connections of one engine to threads."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = weakref.ref(engine)  # which is the key to this object
+        self._opener = Opener(engine.url.render_as_string(hide_password=True), self._connect, Connection.close)
+        self._taking: set[int] = set()  # the threads that take an idle connection
+
+    def take_idle(self, engine: Engine) -> Connection | None:
+        """Return a connection without a wait. None: the pool may have no idle one."""
+        this = get_ident()
+        self._taking.add(this)
+        try:
+            return None if _may_wait(engine, len(self._taking)) else engine.connect()
+        finally:
+            self._taking.discard(this)
+
+    def wait(self, engine: Engine, seconds: float, waited: Waited | None) -> Connection:
+        """Return a connection that a helper thread waits for."""
+        seconds = max(seconds, LEAST_CONNECT_SECONDS)
+        began = time.monotonic()
+        try:
+            connection = self._opener.open(seconds, seconds)
+        except TimeoutError as error:
+            if time.monotonic() - began < seconds:  # of a signal handler, or of a function of the user's
+                raise
+            raise NoConnection(engine, seconds, str(error)) from error
+        if waited is not None:
+            waited(time.monotonic() - began)
+        return connection
+
+    def _connect(self, _: Opening[Connection]) -> Connection:
+        engine = self._engine()
+        if engine is None:
+            raise ReferenceError("the engine is gone")
+        return engine.connect()
+
+
+def _may_wait(engine: Engine, taking: int) -> bool:
+    """Return whether so many threads may have to wait for a connection, or for one that is opened.
+
+    SQLite's belongs to the thread that opened it, unless the engine is set up otherwise; and opening it does not wait.
+    Other pools than these have one connection for each thread, or one for all.
+    """
+    pool = engine.pool
+    if isinstance(pool, NullPool):
+        return not isinstance(dialect_of(engine), SQLite)
+    if not isinstance(pool, QueuePool) or pool.checkedin() >= taking:
+        return False
+    most = getattr(pool, "_max_overflow", -1)  # SQLAlchemy's (seen in 2.0 and 2.1)
+    return not isinstance(dialect_of(engine), SQLite) or 0 <= most <= pool.overflow()

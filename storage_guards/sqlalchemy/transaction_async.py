@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -10,12 +11,14 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 
 from fencing.kernel.effects import finish
 from fencing.sql.statement_thread import StatementThread
+from storage_guards.bounds import LEAST_CONNECT_SECONDS
 from storage_guards.sql.shield import GRACE, finish_within
-from storage_guards.sqlalchemy.transaction import SQLAlchemyTransaction
+from storage_guards.sqlalchemy.errors import NoConnection
+from storage_guards.sqlalchemy.transaction import SQLAlchemyTransaction, Waited
 
 T = TypeVar("T")
 
@@ -98,3 +101,37 @@ def _drop_cursors(error: BaseException | None) -> None:
         if isinstance(error, asyncio.CancelledError):
             traceback.clear_frames(error.__traceback__)
         error = error.__context__
+
+
+def async_lend(engine: AsyncEngine, seconds: float, waited: Waited | None = None) -> _AsyncLent:
+    """Lend a connection of an asyncio engine for a block, as :func:`lend` does."""
+    return _AsyncLent(engine, seconds, waited)
+
+
+class _AsyncLent:
+    """A connection that is lent for an ``async with``."""
+
+    __slots__ = ("_connection", "_engine", "_seconds", "_waited")
+
+    def __init__(self, engine: AsyncEngine, seconds: float, waited: Waited | None) -> None:
+        self._engine, self._seconds, self._waited = engine, max(seconds, LEAST_CONNECT_SECONDS), waited
+        self._connection = engine.connect()
+
+    async def __aenter__(self) -> AsyncConnection:
+        began = time.monotonic()
+        bound = asyncio.timeout(self._seconds)
+        try:
+            async with bound:
+                await self._connection.start()
+        except TimeoutError as error:
+            if not bound.expired():
+                raise
+            raise NoConnection(self._engine.sync_engine, self._seconds) from error
+        if self._waited is not None:
+            self._waited(time.monotonic() - began)
+        return self._connection
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._connection.__aexit__(kind, error, trace)

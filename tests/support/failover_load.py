@@ -70,7 +70,8 @@ class FailoverLoad:
         for thread in self._threads:
             thread.join(60)
             assert not thread.is_alive()
-        assert self.errors == []
+        if self.errors:
+            raise BaseExceptionGroup("workers failed", self.errors)
         lost = len(self.written) - self._account.balance
         assert -self.unknown <= lost <= 0, f"{lost} acknowledged updates are lost"
         numbers = [number for _, number in sorted(self.written)]

@@ -1,0 +1,123 @@
+"""A bound for COMMIT: no driver has one, and the databases' own bounds end with the last statement before it.
+
+PostgreSQL for example waits without end for a synchronous standby that is gone, and ``statement_timeout`` does not
+count there (https://www.postgresql.org/docs/current/warm-standby.html#SYNCHRONOUS-REPLICATION-HA). A connection whose
+COMMIT takes too long is shut, so the COMMIT fails. Its session may still wait at the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from types import TracebackType
+
+from sqlalchemy import Connection
+
+from fencing.kernel import process
+from fencing.kernel.timer import timer
+from fencing.sql.dialects import Dialect, SQLite
+from fencing.sql.sessions import SESSIONS
+from storage_guards.sql.shield import GRACE
+
+
+class Commits(dict[object, tuple[float, Callable[[], object]]]):
+    """The commits of threads that are under way: when each must have ended, and what shuts its connection.
+
+    Add one, and let :meth:`check_at` that moment if ``checks_at`` is later. Whoever takes it out again has ended it:
+    its thread, or the timer, which calls once for all of them.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._reset()
+        process.after_fork(self._reset)
+
+    def _reset(self) -> None:
+        self.clear()
+        self._shutting = threading.Lock()
+        self.checks_at = math.inf
+
+    def check_at(self, when: float) -> None:
+        """Check at this moment, and then as long as commits are under way."""
+        self.checks_at = when
+        with suppress(RuntimeError):  # the interpreter is ending
+            timer().call_at(when, self._check, lambda: bool(self))
+
+    def _check(self) -> None:
+        self.checks_at = math.inf  # first: what is added from here on asks for another check, or is seen below
+        now = process.now()
+        for commit, (until, shut) in list(self.items()):
+            if until <= now:
+                with self._shutting, suppress(Exception):
+                    if self.pop(commit, None) is not None:
+                        shut()
+        ends = [until for until, _ in list(self.values())]
+        if ends:
+            self.check_at(min(ends))
+
+    def wait_until_shut(self) -> None:
+        """Wait until whatever the timer has taken out is shut: after that, it shuts no connection of this thread."""
+        with self._shutting:
+            return
+
+
+commits = Commits()
+"""Those of this process."""
+
+
+def note_shut(connection: Connection, seconds: float, error: BaseException | None) -> None:
+    """Do not use a connection again that was shut. Its COMMIT may have been answered at the last moment.
+
+    Args:
+        connection: of the commit.
+        seconds: how long it has waited.
+        error: the commit's.
+    """
+    if error is not None:
+        error.add_note(f"COMMIT had no answer for {seconds:.3g} s, so the guard closed the connection.")
+    if not connection.invalidated:
+        connection.invalidate(error)
+
+
+class BoundedCommit:
+    """A context in which a connection commits, with a bound.
+
+    Args:
+        connection: in a transaction.
+        dialect: of its database.
+        seconds: how long the answer may take. The database's own refusal gets a little more time to come first.
+    """
+
+    def __init__(self, connection: Connection, dialect: Dialect, seconds: float) -> None:
+        self._connection, self._dialect = connection, dialect
+        self._seconds = seconds + GRACE
+        self._handle: asyncio.TimerHandle | None = None
+        self._was_hung_up = False
+
+    def __enter__(self) -> None:
+        if self._connection.dialect.is_async:
+            self._handle = asyncio.get_running_loop().call_later(self._seconds, self._hang_up)
+        else:
+            driver_connection, sessions = self._connection.connection.driver_connection, SESSIONS[type(self._dialect)]
+            until = process.now() + self._seconds
+            commits[self] = until, lambda: sessions.break_off(driver_connection)
+            if until < commits.checks_at:
+                commits.check_at(until)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+        elif commits.pop(self, None) is None:
+            commits.wait_until_shut()
+            self._was_hung_up = True
+        if self._was_hung_up and not isinstance(self._dialect, SQLite):  # which has nothing to be shut
+            note_shut(self._connection, self._seconds, error)
+
+    def _hang_up(self) -> None:
+        self._was_hung_up = True
+        self._dialect.hang_up(self._connection)

@@ -1,0 +1,201 @@
+"""A call waits for a connection no longer than its own time: for a free one of a pool, and for one that is opened."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from typing import Any
+
+import psycopg
+import pytest
+from sqlalchemy import create_engine, event
+from sqlalchemy.pool import NullPool
+
+from examples.servers import RedisServer
+from fencing import GuardUnavailable
+from fencing.kernel.opening import MOST_OVERDUE
+from storage_guards import PsycopgGuard, SQLAlchemyGuard
+from tests.support import wait_until
+from tests.support.psycopg_database import dsn_of
+from tests.support.sql_ways import DONE, MINE, THROUGH_SQLALCHEMY, TO_SERVERS, Way, WayLender, ways
+
+TIMEOUT = 1.0
+LONG = 600.0
+"""The pool's own time-out, in seconds: only a bound of the guard's ends a call before it."""
+
+caller: ContextVar[str] = ContextVar("caller", default="nobody")
+
+
+@pytest.fixture
+def way(request: pytest.FixtureRequest, sql_ways: WayLender) -> Iterator[Way]:
+    with sql_ways.lend(request.param) as way:
+        yield way
+
+
+def take_all(way: Way, guard: Any) -> Callable[[], Any]:
+    """Take the only connection of the guard's engine; the function gives it back."""
+    connection: Any = guard._engine.connect()
+    if not way.side.asynchronous:
+        give_back: Callable[[], Any] = connection.close
+        return give_back
+    way.side.call(connection.start)
+    return lambda: way.side.call(connection.close)
+
+
+@pytest.mark.parametrize("way", ways("psycopg", "aiosqlite", of=THROUGH_SQLALCHEMY), indirect=True)
+def test_a_pool_that_is_used_up(way: Way) -> None:
+    """It was the pool's own bound that counted."""
+    guard = way.new_guard(timeout=TIMEOUT, size=1, pool_timeout=LONG)
+    give_back = take_all(way, guard)
+    uses: list[tuple[Any, dict[str, Any]]] = [
+        ((guard.claim, MINE), {}),
+        ((guard.claim, MINE), {"timeout": 0.01}),  # which is for locks; to connect needs more
+        ((guard.write, MINE, *way.statement(DONE, id=1)), {"claim": True}),
+        ((guard.mark, MINE.resource), {}),
+    ]
+    for use, options in uses:
+        error = way.side.expect(GuardUnavailable, *use, **options)
+        assert "within 1 s" in str(error)
+        assert "Pool size: 1" in str(error)
+    give_back()
+    assert way.side.call(guard.write, MINE, *way.statement(DONE, id=1), claim=True) == 1
+    wait_until(lambda: getattr(guard._engine, "sync_engine", guard._engine).pool.checkedout() == 0)
+
+
+@pytest.mark.parametrize("way", ways("psycopg", "psycopg-async", of=TO_SERVERS), indirect=True)
+def test_an_acquire_whose_guard_has_no_connection(way: Way, any_redis: RedisServer) -> None:
+    guard = way.new_guard(size=1, pool_timeout=LONG)
+    give_back = take_all(way, guard)
+    coordinator = way.side.coordinator(any_redis.url, guards=[guard], ttl=LONG)
+    error = way.side.expect(GuardUnavailable, coordinator.acquire, "r", timeout=TIMEOUT)
+    assert "retry" in str(error)
+    give_back()
+    lease = way.side.call(coordinator.acquire, "r", timeout=60)
+    assert way.side.call(lease.release) is True
+
+
+@pytest.mark.parametrize("way", ways("psycopg", of=("psycopg", "pymysql", "sqlite")), indirect=True)
+def test_whoever_waits_gets_the_connection_that_is_given_back(way: Way) -> None:
+    guard = way.new_guard(timeout=LONG, size=1, pool_timeout=LONG)
+    give_back = take_all(way, guard)
+    threads = [threading.Thread(target=guard.claim, args=(MINE,), daemon=True) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    assert any(thread.is_alive() for thread in threads)
+    give_back()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    assert guard._engine.pool.checkedout() == 0
+
+
+@pytest.mark.parametrize("way", ways("pymysql", "psycopg-async", of=TO_SERVERS), indirect=True)
+def test_a_login_that_drips(way: Way) -> None:
+    """Each byte of it comes in time, and the whole never."""
+    guard = way.new_guard(timeout=TIMEOUT)
+    way.proxy.drip(replies=0.2)
+    error = way.side.expect(GuardUnavailable, guard.claim, MINE)
+    assert "within 1 s" in str(error)
+    way.proxy.restore()
+    way.side.call(way.new_guard().claim, MINE)
+
+
+@pytest.mark.parametrize("way", ["PsycopgGuard", "AsyncPsycopgGuard"], indirect=True)
+def test_a_login_that_drips_to_a_guard_without_a_pool(way: Way) -> None:
+    guard = way.guard_class(way.through, timeout=TIMEOUT)
+    way.proxy.drip(replies=0.2)
+    error = way.side.expect(GuardUnavailable, guard.claim, MINE)
+    assert "within 1 s" in str(error)
+    way.proxy.restore()
+    way.side.call(way.guard_class(way.through).claim, MINE)
+
+
+class Hanging:
+    """A user's function that connects, and hangs until it is let go."""
+
+    def __init__(self, connect: Callable[[], Any]) -> None:
+        self._connect = connect
+        self.let_go = threading.Event()
+        self.seen: list[str] = []
+        self.made: list[Any] = []
+
+    def __call__(self) -> Any:
+        self.seen.append(caller.get())
+        assert self.let_go.wait(90)
+        self.made.append(self._connect())
+        return self.made[-1]
+
+
+@pytest.mark.parametrize("with_sqlalchemy", [True, False])
+def test_a_function_of_the_users_that_hangs(with_sqlalchemy: bool, postgres_url: str) -> None:
+    """It costs a call its own time. So many may hang at once, and no more; then the error says so. Those that connect
+    in the end are closed, or go to a pool."""
+    hanging = Hanging(lambda: psycopg.connect(dsn_of(postgres_url)))
+    guard: Any = PsycopgGuard(hanging, timeout=TIMEOUT)
+    if with_sqlalchemy:
+        engine: Any = create_engine("postgresql+psycopg://", creator=hanging)
+        guard = SQLAlchemyGuard(engine, timeout=TIMEOUT)
+    caller.set("the test")
+    errors = []
+    for _ in range(MOST_OVERDUE + 1):
+        with pytest.raises(GuardUnavailable) as caught:
+            guard.claim(MINE)
+        errors.append(str(caught.value))
+    assert hanging.seen == ["the test"] * MOST_OVERDUE
+    assert "hang" in errors[-1]
+    hanging.let_go.set()
+    guard.create_tables()
+    guard.claim(MINE)
+    if with_sqlalchemy:
+        wait_until(lambda: engine.pool.checkedout() == 0)
+        engine.dispose()
+    wait_until(lambda: len(hanging.made) >= MOST_OVERDUE and all(each.closed for each in hanging.made))
+
+
+@pytest.mark.parametrize("way", ways("psycopg", of=("psycopg", "pymysql")), indirect=True)
+def test_an_engine_without_a_pool(way: Way) -> None:
+    guard = SQLAlchemyGuard(create_engine(way.through, poolclass=NullPool), timeout=TIMEOUT)
+    guard.claim(MINE)
+    way.proxy.drip(replies=0.2)
+    with pytest.raises(GuardUnavailable):
+        guard.claim(MINE)
+    way.proxy.restore()
+
+
+@pytest.mark.parametrize("way", ["psycopg"], indirect=True)
+def test_a_connection_that_lies_idle_needs_no_other_thread(way: Way) -> None:
+    guard = way.new_guard()
+    guard.claim(MINE)
+    seen: list[int] = []
+    event.listen(guard._engine, "checkout", lambda *_: seen.append(threading.get_ident()))
+    guard.claim(MINE)
+    guard.write(MINE, *way.statement(DONE, id=1))
+    guard.mark(MINE.resource)
+    assert seen == [threading.get_ident()] * 3
+
+
+@pytest.mark.parametrize("way", ["psycopg"], indirect=True)
+def test_an_error_of_a_signal_handler_while_a_call_waits(way: Way) -> None:
+    """It may be a TimeoutError, too: that is the user's own."""
+    guard = way.new_guard(timeout=LONG, size=1, pool_timeout=LONG)
+    give_back = take_all(way, guard)
+
+    def handle(*_: object) -> None:
+        raise TimeoutError("mine")
+
+    before = signal.signal(signal.SIGALRM, handle)
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    try:
+        began = time.monotonic()
+        with pytest.raises(TimeoutError, match="mine"):
+            guard.begin(MINE, claim=True).__enter__()
+        assert time.monotonic() - began < LONG / 2
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    give_back()
+    guard.claim(MINE)
+    wait_until(lambda: guard._engine.pool.checkedout() == 0)

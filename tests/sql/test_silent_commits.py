@@ -1,0 +1,140 @@
+"""COMMITs without an answer, as where PostgreSQL waits for a synchronous standby that is gone: a call ends all the
+same, and says that the outcome is not known."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine, text
+
+from examples.servers import start_postgres
+from fencing import GuardUnavailable, OutcomeUnknown
+from fencing.kernel import process
+from storage_guards import SQLAlchemyGuard
+from storage_guards.sqlalchemy.commits import Commits, commits
+from tests.support import wait_until
+from tests.support.sql_ways import (
+    DONE,
+    MINE,
+    NEWER,
+    OVER_A_NETWORK,
+    TO_SERVERS,
+    Way,
+    WayLender,
+    is_commit,
+    ways,
+)
+
+TIMEOUT = 0.3
+WITH_THREADS = ("psycopg", "pymysql")
+
+
+@pytest.fixture
+def way(request: pytest.FixtureRequest, sql_ways: WayLender) -> Iterator[Way]:
+    with sql_ways.lend(request.param) as way:
+        yield way
+
+
+def write(guard: Any) -> None:
+    guard.write(MINE, text(DONE), {"id": 1})
+
+
+def write_in_a_block(guard: Any) -> None:
+    with guard.begin(MINE) as connection:
+        connection.execute(text(DONE), {"id": 1})
+
+
+def write_in_a_session(guard: Any) -> None:
+    with guard.session(MINE) as session:
+        session.execute(text(DONE), {"id": 1})
+
+
+@pytest.mark.parametrize("way", WITH_THREADS, indirect=True)
+@pytest.mark.parametrize("use", [write, write_in_a_block, write_in_a_session])
+def test_a_write_ends(way: Way, use: Callable[[Any], None]) -> None:
+    guard = way.new_guard(timeout=TIMEOUT, size=1)
+    guard.claim(MINE)
+    silence = way.proxy.hold_reply_when(is_commit)
+    with pytest.raises(OutcomeUnknown) as caught:
+        use(guard)
+    assert silence.fired == 1
+    assert "COMMIT had no answer for 1.3 s" in "".join(getattr(caught.value.__cause__, "__notes__", ()))
+    way.proxy.restore()
+    assert way.landed(caught.value) is True, "the request had arrived"
+    guard.claim(NEWER)
+    wait_until(lambda: guard._engine.pool.checkedout() == 0)
+
+
+@pytest.mark.parametrize("way", ways("psycopg", "psycopg-async", "pymysql", of=OVER_A_NETWORK), indirect=True)
+def test_the_tables_are_made_in_time(way: Way) -> None:
+    guard = way.new_guard(timeout=TIMEOUT)
+    way.side.call(guard.mark, "r")  # and is connected now
+    way.drop_marks()
+    way.spoil()
+    way.proxy.hold_reply_when(is_commit)
+    error = way.side.expect(GuardUnavailable, guard.create_tables)
+    assert "retry" in str(error)
+    way.proxy.restore()
+    way.side.call(guard.create_tables)
+    way.side.call(guard.claim, MINE)
+
+
+@pytest.mark.parametrize("way", ways("psycopg", of=TO_SERVERS), indirect=True)
+def test_marks_are_pruned_in_time(way: Way) -> None:
+    guard = way.new_guard(timeout=TIMEOUT)
+    way.side.call(guard.claim, MINE)
+    way.proxy.hold_reply_when(is_commit)
+    way.side.expect(GuardUnavailable, guard.prune, below=2)
+    way.proxy.restore()
+    way.side.call(guard.prune, below=2)
+
+
+@pytest.mark.parametrize("way", ["psycopg"], indirect=True)
+def test_commits_that_are_answered_leave_nothing(way: Way) -> None:
+    """No socket of a later transaction is shut by what watched an earlier one."""
+    guard = way.new_guard(timeout=0.05)
+    guard.claim(MINE)
+    for id_ in range(40):
+        guard.write(MINE, text(DONE), {"id": id_})
+        time.sleep(0.05)
+    assert way.done == set(range(40))
+    assert not commits
+
+
+def test_each_commit_has_its_own_end() -> None:
+    """One call of the timer is for all of them."""
+    own = Commits()
+    shut: list[str] = []
+    for name, seconds in (("later", 0.4), ("first", 0.1), ("answered", 60)):
+        until = process.now() + seconds
+        own[name] = until, partial(shut.append, name)
+        if until < own.checks_at:
+            own.check_at(until)
+    wait_until(lambda: shut == ["first", "later"])
+    assert list(own) == ["answered"]
+
+
+@pytest.mark.thorough
+def test_a_standby_that_is_gone() -> None:
+    with start_postgres(own=True, local=True) as server:
+        engine = create_engine(server.create_database())
+        guard = SQLAlchemyGuard(engine, timeout=TIMEOUT)
+        guard.create_tables()
+        with engine.begin() as connection:
+            connection.execute(text("CREATE TABLE done (id INTEGER PRIMARY KEY)"))
+        guard.claim(MINE)
+        with server.connect() as admin:
+            admin.execute("ALTER SYSTEM SET synchronous_standby_names = 'gone'")
+            admin.execute("SELECT pg_reload_conf()")
+            wait_until(lambda: admin.execute("SHOW synchronous_standby_names").fetchone() == ("gone",))
+            with pytest.raises(OutcomeUnknown) as caught:
+                guard.write(MINE, text(DONE), {"id": 1})
+            admin.execute("ALTER SYSTEM RESET synchronous_standby_names")
+            admin.execute("SELECT pg_reload_conf()")
+        assert guard.landed(caught.value, timeout=TIMEOUT) is True
+        guard.claim(NEWER)
+        engine.dispose()
