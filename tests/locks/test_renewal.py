@@ -398,10 +398,11 @@ def test_the_thread_ends_after_the_last_lease(monkeypatch: pytest.MonkeyPatch) -
 def test_short_holdings_start_no_thread_and_leave_no_calls_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timer_module, "LINGER_SECONDS", 0.05)
     coordinator = MemoryCoordinator(ttl=30)
+    before = len(timer_module.timer()._heap)  # of connections that earlier tests have opened
     for _ in range(500):
         coordinator.acquire("r").release()
     assert not coordinator._renewal._lanes
-    assert len(timer_module.timer()._heap) < 200, "one for each moment of the calendar at most"
+    assert len(timer_module.timer()._heap) - before < 200, "one for each moment of the calendar at most"
     wait_until(lambda: not threads("fencing-timer"))
     assert timer_module.timer()._heap == []
 
