@@ -150,7 +150,20 @@ def call_surely(loop: asyncio.AbstractEventLoop, callback: Callable[..., object]
         raise
 
 
-def _wake(waiter: asyncio.Future[None], _: object) -> None:
+class Unbroken(asyncio.Future[None]):
+    """What a task waits for that a cancellation does not wake. The task gets the cancellation when it goes on.
+
+    It is for waits that have a bound of their own. anyio cancels a task at each step of the loop until the task ends:
+    thousands of times in a second, and each time the task would run.
+    """
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        """Return False: it is not cancelled."""
+        return False
+
+
+def wake(waiter: asyncio.Future[None], _: object = None) -> None:
+    """Wake whoever waits for this future. As a callback it gets what has ended."""
     if not waiter.done():
         waiter.set_result(None)
 
@@ -162,7 +175,7 @@ async def finish(coroutine: Coroutine[Any, Any, T]) -> T:
     """
     failure: BaseException | None = None
     loop = asyncio.get_running_loop()
-    waiter = loop.create_future()
+    waiter = Unbroken(loop=loop)
 
     async def record_failure() -> T:
         nonlocal failure
@@ -172,14 +185,15 @@ async def finish(coroutine: Coroutine[Any, Any, T]) -> T:
             failure = error
             raise
         finally:
-            _wake(waiter, None)  # as the callback does: an interruption may hit one of them
+            wake(waiter, None)  # as the callback does: an interruption may hit one of them
 
     task = loop.create_task(record_failure())
+    task.add_done_callback(partial(wake, waiter))  # asyncio.wait() does the same for many tasks, but is slower
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
         if waiter.done():
-            waiter = loop.create_future()
-        task.add_done_callback(partial(_wake, waiter))  # asyncio.wait() does the same for many tasks, but is slower
+            waiter = Unbroken(loop=loop)
+            task.add_done_callback(partial(wake, waiter))
         try:
             await waiter
         except asyncio.CancelledError as error:

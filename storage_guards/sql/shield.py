@@ -8,8 +8,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
+from fencing.kernel.effects import Unbroken, wake
 from storage_guards.sql.transaction import NoAnswer
 
 GRACE = 1.0
@@ -42,15 +44,23 @@ async def finish_within(end: Coroutine[Any, Any, None], seconds: float, hang_up:
 
 async def _wait_despite_interruption(task: asyncio.Future[Any], seconds: float) -> BaseException | None:
     """Wait for ``task`` at most so many seconds, whatever is raised, and return the last interruption."""
+    loop = asyncio.get_running_loop()
     interruption: BaseException | None = None
     deadline = time.monotonic() + seconds
     while not task.done() and (left := deadline - time.monotonic()) > 0:
+        waiter = Unbroken(loop=loop)
+        woken = partial(wake, waiter)
+        task.add_done_callback(woken)
+        handle = loop.call_later(left, woken)
         try:
-            await asyncio.wait([task], timeout=left)
+            await waiter
         except GeneratorExit:  # this coroutine is being closed: nothing can be awaited any more
             raise
         except BaseException as error:  # noqa: BLE001 - a cancellation, or what a signal handler raises
             interruption = error
+        finally:
+            handle.cancel()
+            task.remove_done_callback(woken)
     return interruption
 
 

@@ -7,6 +7,7 @@ import asyncio
 import gc
 import warnings
 import weakref
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from fencing.kernel.effects import Plan, finish, run, run_async
+from storage_guards.sql.shield import finish_within
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -56,6 +58,63 @@ def test_a_cancellation_is_delivered_after_the_end() -> None:
             await shielding
         assert ended == [True]
         assert caught.value.__cause__ is None
+
+    asyncio.run(story())
+
+
+class Counted(Coroutine[Any, Any, Any]):
+    """A coroutine that counts how often it was resumed."""
+
+    def __init__(self, inner: Coroutine[Any, Any, Any]) -> None:
+        self._inner = inner
+        self.steps = 0
+
+    def __await__(self) -> Any:
+        return self._inner.__await__()
+
+    def send(self, value: Any) -> Any:
+        self.steps += 1
+        return self._inner.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        self.steps += 1
+        return self._inner.throw(*error)
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+async def _shielded(seconds: float) -> None:
+    interruption, failure = await finish_within(asyncio.sleep(seconds), 60, lambda: None)
+    assert failure is None
+    assert interruption is not None
+    raise interruption
+
+
+@pytest.mark.parametrize("shield", [lambda seconds: finish(asyncio.sleep(seconds)), _shielded])
+def test_a_task_that_is_cancelled_all_the_time_waits_in_peace(shield: Callable[[float], Any]) -> None:
+    """anyio cancels a task at each step of the loop. Each time one more callback was added: their calls took seconds at
+    the end."""
+
+    async def story() -> None:
+        loop = asyncio.get_running_loop()
+        counted = Counted(shield(0.2))
+        task = loop.create_task(counted)
+        cancelled = 0
+
+        def cancel() -> None:
+            nonlocal cancelled
+            if not task.done():
+                cancelled += 1
+                task.cancel()
+                loop.call_soon(cancel)
+
+        await asyncio.sleep(0)
+        cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert cancelled > 100
+        assert counted.steps < 10
 
     asyncio.run(story())
 
