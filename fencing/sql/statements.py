@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from sqlalchemy import VARBINARY, Dialect, Table, Text, TextClause, text
 
@@ -170,6 +170,14 @@ class SQLiteLocks(_WithReturning):
         return lock_definition(exact, exact, Text(), schema)
 
 
+class _RenewTexts(NamedTuple):
+    """The statements of a renewal: which rows nobody has locked, the change, and which grants still have locks."""
+
+    probe: TextClause
+    change: TextClause
+    read: TextClause
+
+
 class MySQLLocks(SQLLocks):
     """The table of locks on MariaDB and MySQL, where changed rows are not returned: each request also reads.
 
@@ -188,6 +196,7 @@ class MySQLLocks(SQLLocks):
 
     def __init__(self, schema: str | None, dialect: Dialect) -> None:
         super().__init__(schema, dialect)
+        self._dialect: Any = dialect  # which knows the server's version once it has connected
         change = f"UPDATE {{table}} AS l SET {SET} WHERE l.resource = {{resource}} AND "
         self._acquire = self._text(f"{change} {IS_FREE}")
         self._remint = self._text(f"{change} {IS_OLD}")
@@ -219,22 +228,39 @@ class MySQLLocks(SQLLocks):
         return self._read_lock(connection, values)
 
     def _renew_lock(self, connection: Any, values: Mapping[str, Any]) -> Renewals:
-        change, read = self._renewals(values["count"])
-        sent = self._sent(values)
-        connection.execute(change, sent)
-        rows = connection.execute(read, sent).all()
-        return Renewals({(self._received(row.resource), row.token, row.number) for row in rows}, set())
+        """Renew several without those whose rows somebody keeps, as on PostgreSQL. One alone waits.
 
-    def _renew_texts(self, count: int) -> tuple[TextClause, TextClause]:
+        An UPDATE cannot skip rows. So a statement before it says which of them are not locked at this moment.
+        """
+        texts, sent = self._renewals(values["count"]), self._sent(values)
+        if values["count"] == 1 or not self._skips_locked_rows():
+            connection.execute(texts.change, sent)
+            return Renewals(self._found(connection, texts.read, sent), set())
+        unlocked = self._found(connection, texts.probe, sent)
+        some = _only(values, unlocked)
+        if unlocked:
+            connection.execute(self._renewals(len(unlocked)).change, self._sent(some))
+        held = self._found(connection, texts.read, sent)
+        return Renewals(held & unlocked, held - unlocked)
+
+    def _found(self, connection: Any, statement: TextClause, sent: Mapping[str, Any]) -> set[Renewed]:
+        rows = connection.execute(statement, sent).all()
+        return {(self._received(row.resource), row.token, row.number) for row in rows}
+
+    def _skips_locked_rows(self) -> bool:
+        """Return whether the server has SKIP LOCKED (https://mariadb.com/kb/en/select/#skip-locked, and since 8.0.1
+        https://dev.mysql.com/doc/refman/8.4/en/innodb-locking-reads.html)."""
+        version: tuple[int, ...] = getattr(self._dialect, "server_version_info", None) or ()
+        return version >= ((10, 6) if getattr(self._dialect, "is_mariadb", False) else (8, 0, 1))
+
+    def _renew_texts(self, count: int) -> _RenewTexts:
         given = self._renewed_names(count)
-        extended = "expires_at = {clock} + :ttl"
-        return (
-            self._text(f"UPDATE {{table}} AS l SET {extended} WHERE {given} ORDER BY l.resource"),
-            self._text(
-                "SELECT HEX(l.resource) AS resource, CONVERT(l.token USING utf8mb4) AS token, l.number "
-                f"FROM {{table}} AS l WHERE {given}"
-            ),
+        read = (
+            "SELECT HEX(l.resource) AS resource, CONVERT(l.token USING utf8mb4) AS token, l.number "
+            f"FROM {{table}} AS l WHERE {given}"
         )
+        change = f"UPDATE {{table}} AS l SET expires_at = {{clock}} + :ttl WHERE {given} ORDER BY l.resource"
+        return _RenewTexts(self._text(f"{read} FOR UPDATE SKIP LOCKED"), self._text(change), self._text(read))
 
     def _sent(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
         names = {key: value for key, value in values.items() if key in ("resource", "owner") or key[0] == "r"}
@@ -246,6 +272,14 @@ class MySQLLocks(SQLLocks):
     def _define(self, schema: str | None) -> Table:
         name, token, owner = (VARBINARY(size) for size in (MAX_RESOURCE_BYTES, _TOKEN_BYTES, _OWNER_BYTES))
         return lock_definition(name, token, owner, schema, mysql_engine="InnoDB", mariadb_engine="InnoDB")
+
+
+def _only(values: Mapping[str, Any], grants: set[Renewed]) -> Mapping[str, Any]:
+    """Return the values of a renewal for some of its grants."""
+    some = dict(values)
+    for i, (resource, token, number) in enumerate(grants):
+        some[f"r{i}"], some[f"t{i}"], some[f"n{i}"] = resource, token, number
+    return some
 
 
 LOCKS: dict[type[dialects.Dialect], type[SQLLocks]] = {

@@ -41,7 +41,6 @@ DRIVERS = {
     "sqlite": Driver("sqlite", "sqlite", False),
     "aiosqlite": Driver("sqlite", "sqlite+aiosqlite", True),
 }
-ON_POSTGRESQL = tuple(name for name, driver in DRIVERS.items() if driver.database == "postgres")
 OVER_A_NETWORK = tuple(name for name, driver in DRIVERS.items() if driver.database != "sqlite")
 
 
