@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-import time
+from functools import partial
 
 import httpx2
 
 from fencing.kernel.effects import run
 from fencing.kernel.errors import OutcomeUnknown
 from fencing.kernel.fence import Fence, HasFence, Mark
+from fencing.kernel.helping import Helpers, Overdue
 from storage_guards.bounds import check_unknown
 from storage_guards.http.base import MOST_BYTES, Call, HTTPBase, Reply, check_client, checked, failure_of
 
@@ -20,8 +21,8 @@ class HTTPGuard(HTTPBase):
     It does **not** write, and checks nothing by itself. The service protects its data only if its handlers write in
     ``guard.begin(fence)``. Send them the fence with each request: see :func:`~storage_guards.fenced`.
 
-    Each wait has a bound. There is one exception: a service that sends the head of its reply byte by byte can exceed
-    it.
+    Each wait has a bound. A helper thread makes each request, in the context (``contextvars``) of the call: no time-out
+    of httpx2 bounds a reply that comes byte by byte.
 
     Args:
         url: the ``claims_path`` of the service, absolute or relative to the client's ``base_url``. It must be the final
@@ -39,6 +40,7 @@ class HTTPGuard(HTTPBase):
         check_client(client, httpx2.Client, httpx2.AsyncClient, "AsyncHTTPGuard")
         super().__init__(url, client, timeout)
         self._client = client
+        self._helpers = Helpers("fencing-http")
 
     def claim(self, *holders: Fence | HasFence, timeout: float | None = None) -> None:
         """Raise the mark of the service to each fence, all or none. A lock with ``guards=[guard]`` calls this.
@@ -80,7 +82,12 @@ class HTTPGuard(HTTPBase):
         return None
 
     def _perform(self, call: Call) -> Reply:
-        deadline = time.monotonic() + call.timeout
+        try:
+            return self._helpers.call(partial(self._exchange, call), call.timeout)
+        except (httpx2.RequestError, Overdue) as error:
+            raise failure_of(error) from error
+
+    def _exchange(self, call: Call) -> Reply:
         try:
             stream = self._client.stream(
                 call.method, call.url, headers=call.headers, timeout=call.timeout, follow_redirects=False
@@ -91,10 +98,6 @@ class HTTPGuard(HTTPBase):
                     body += chunk
                     if len(body) > MOST_BYTES:
                         break
-                    if time.monotonic() > deadline:
-                        raise httpx2.ReadTimeout("the reply took too long")
                 return checked(response.status_code, response.headers.get("Content-Type", ""), body)
         except httpx2.HTTPStatusError as error:  # of an event hook of the client that calls raise_for_status
             return checked(error.response.status_code, "", b"")
-        except httpx2.RequestError as error:
-            raise failure_of(error) from error

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-# SYNC: import time
+# SYNC: from functools import partial
 import asyncio
 
 import httpx2
 
+# SYNC: from fencing.kernel.helping import Helpers, Overdue
 from fencing.kernel.effects import run_async
 from fencing.kernel.errors import OutcomeUnknown
 from fencing.kernel.fence import Fence, HasFence, Mark
@@ -34,8 +35,8 @@ class AsyncHTTPGuard(HTTPBase):
     """
 
     # SYNC "Args:":
-    #     Each wait has a bound. There is one exception: a service that sends the head of its reply byte by byte can
-    #     exceed it.
+    #     Each wait has a bound. A helper thread makes each request, in the context (``contextvars``) of the call: no
+    #     time-out of httpx2 bounds a reply that comes byte by byte.
     #
     #     Args:
 
@@ -44,6 +45,7 @@ class AsyncHTTPGuard(HTTPBase):
         check_client(client, httpx2.AsyncClient, httpx2.Client, "HTTPGuard")
         super().__init__(url, client, timeout)
         self._client = client
+        # SYNC: self._helpers = Helpers("fencing-http")
 
     async def claim(self, *holders: Fence | HasFence, timeout: float | None = None) -> None:
         """Raise the mark of the service to each fence, all or none. A lock with ``guards=[guard]`` calls this.
@@ -85,23 +87,26 @@ class AsyncHTTPGuard(HTTPBase):
         return None
 
     async def _perform(self, call: Call) -> Reply:
-        # SYNC: deadline = time.monotonic() + call.timeout
+        try:
+            # SYNC: return self._helpers.call(partial(self._exchange, call), call.timeout)
+            async with asyncio.timeout(call.timeout):  # ASYNC
+                return await self._exchange(call)
+        # SYNC instead: except (httpx2.RequestError, Overdue) as error:
+        except (httpx2.RequestError, TimeoutError) as error:
+            raise failure_of(error) from error
+
+    async def _exchange(self, call: Call) -> Reply:
         try:
             stream = self._client.stream(
                 call.method, call.url, headers=call.headers, timeout=call.timeout, follow_redirects=False
             )
             # SYNC instead: with stream as response:
-            async with asyncio.timeout(call.timeout), stream as response:
+            async with stream as response:
                 body = b""
                 async for chunk in response.aiter_bytes():
                     body += chunk
                     if len(body) > MOST_BYTES:
                         break
-                    # SYNC: if time.monotonic() > deadline:
-                    # SYNC:     raise httpx2.ReadTimeout("the reply took too long")
                 return checked(response.status_code, response.headers.get("Content-Type", ""), body)
         except httpx2.HTTPStatusError as error:  # of an event hook of the client that calls raise_for_status
             return checked(error.response.status_code, "", b"")
-        # SYNC instead: except httpx2.RequestError as error:
-        except (httpx2.RequestError, TimeoutError) as error:
-            raise failure_of(error) from error

@@ -16,6 +16,7 @@ from fencing import Fence, GuardNotEnforceable, GuardUnavailable, OutcomeUnknown
 from storage_guards import ObjectStoreGuard
 from tests.support import wait_until
 from tests.support.object_guards import Place, guard_on, probed
+from tests.support.servers import Proxy
 from tests.support.servers.http_proxy import HttpProxy
 from tests.support.servers.http_rules import Request, Rule
 
@@ -180,3 +181,16 @@ def test_obstores_own_time_out_may_be_shorter(place: Place, http_proxy: Callable
     line.publish()
     assert rule.fired == 1
     assert line.current == b"new"
+
+
+def test_a_store_that_drips_costs_a_call_its_own_time(place: Place) -> None:
+    """Each byte of its replies comes in time, and the whole never."""
+    with Proxy("127.0.0.1", place.server.port) as network:
+        guard = probed(guard_on(place.side, place.server.store(via=network), timeout=1.0), place.server)
+        place.side.call(guard.claim, A, timeout=60)
+        network.drip(replies=0.2)
+        began = time.monotonic()
+        place.side.expect(GuardUnavailable, guard.claim, B)
+        assert time.monotonic() - began < 15, "the head of one reply alone takes longer"
+        network.restore()
+        place.side.call(guard.claim, B, timeout=60)
