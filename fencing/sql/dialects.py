@@ -30,6 +30,12 @@ _PSYCOPG_INTRANS = 2
 _IN_TRANSACTION = 1
 """SERVER_STATUS_IN_TRANS, a bit of the status that MariaDB and MySQL send with each reply."""
 
+LONGEST_SECONDS = 3600.0
+"""How long a transaction may take on PostgreSQL, unless the user has set another bound."""
+
+_MOST_MILLISECONDS = 2**31 - 1
+"""The longest bound of PostgreSQL's."""
+
 # MariaDB's and MySQL's bounds in whole seconds: for waits for rows and for tables, and for clients that stop while they
 # receive rows or while they send.
 _MYSQL_BOUNDS = ("innodb_lock_wait_timeout", "lock_wait_timeout", "net_write_timeout", "net_read_timeout")
@@ -127,20 +133,28 @@ class PostgreSQL(Dialect):
     names = ("postgresql",)
 
     LIMITS = (
-        "set_config('statement_timeout', :limit, true), set_config('lock_timeout', :limit, true), "
-        "set_config('idle_in_transaction_session_timeout', :limit, true), set_config('tcp_user_timeout', :limit, true)"
+        "set_config('statement_timeout', :limit, true), "
+        "set_config('lock_timeout', :limit, true), "
+        "set_config('idle_in_transaction_session_timeout', :limit, true), "
+        "set_config('tcp_user_timeout', :limit, true), "
+        "CASE current_setting('transaction_timeout', true) WHEN '0' "
+        "THEN set_config('transaction_timeout', :longest, true) END"
     )
     """The bounds of a transaction: select them in it, with :meth:`limit`; they are valid until its end.
 
     The first bounds each statement, and so each wait for a lock. The second bounds waits for locks where a block
     removes the first for a slow statement. The third ends the session of a client that stops between two statements.
-    The fourth ends the session of a client that stops while it receives rows, which the others do not notice.
+    The fourth ends the session of a client that stops while it receives rows, which the others do not notice. The fifth
+    ends the session of a client that stops while it sends, as asyncpg's may between two parts of a new statement. Only
+    PostgreSQL 17 and later have it (https://www.postgresql.org/docs/17/runtime-config-client.html), and a bound of the
+    user's own counts instead.
     """
 
     @staticmethod
     def limit(seconds: float) -> dict[str, str]:
         """Return the parameters of LIMITS for a bound in seconds."""
-        return {"limit": str(milliseconds(seconds))}
+        longest = min(milliseconds(max(LONGEST_SECONDS, 2 * seconds)), _MOST_MILLISECONDS)
+        return {"limit": str(milliseconds(seconds)), "longest": str(longest)}
 
     def bounded_waits(
         self, connection: Connection, seconds: float, *, begins: bool = True, read_committed: bool = False

@@ -14,7 +14,8 @@ from sqlalchemy.exc import IntegrityError, InvalidRequestError
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session
 
-from fencing import GuardNotEnforceable, GuardUnavailable
+from fencing import GuardNotEnforceable, GuardUnavailable, OutcomeUnknown
+from fencing.sql import dialects
 from storage_guards import SQLAlchemyGuard
 from tests.support.guarded_block import Block
 from tests.support.sql_ways import ADD, MINE, NEWER, READ, THROUGH_SQLALCHEMY, TO_POSTGRES, Way, WayLender, ways
@@ -262,6 +263,42 @@ def test_postgresql_bounds_end_with_the_transaction(way: Way) -> None:
     with way.begin(_Lease(), guard=guard, claim=True) as block:
         assert block.execute(show) == [("3s", "3s", "3s", "3000")]
     assert way.side.call(settings) == before == ("0", "0", "0", "0")
+
+
+@pytest.mark.parametrize("way", ["asyncpg"], indirect=True)
+@pytest.mark.parametrize(("own", "expected"), [(None, "1h"), ("90s", "90s")])
+def test_a_transaction_through_asyncpg_has_a_longest_time(way: Way, own: str | None, expected: str) -> None:
+    """asyncpg sends a new statement in two parts. No other bound ends a client that stops between them, so the mark
+    would stay locked for ever. A bound of the user's own counts instead."""
+    if int(way.sql("SHOW server_version_num")[0][0]) < 170000:
+        pytest.skip("transaction_timeout came with PostgreSQL 17")
+    settings: dict[str, Any] = (
+        {} if own is None else {"connect_args": {"server_settings": {"transaction_timeout": own}}}
+    )
+    guard = way.new_guard(size=1, **settings)
+    show = "SELECT current_setting('transaction_timeout')"
+    with way.begin(MINE, guard=guard, claim=True) as block:
+        assert block.execute(show) == [(expected,)]
+
+
+@pytest.mark.parametrize("way", ["asyncpg"], indirect=True)
+def test_a_transaction_through_asyncpg_that_takes_too_long_is_ended(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also while its client has sent only the first part of a statement."""
+    if int(way.sql("SHOW server_version_num")[0][0]) < 170000:
+        pytest.skip("transaction_timeout came with PostgreSQL 17")
+    monkeypatch.setattr(dialects, "LONGEST_SECONDS", 1.5)
+    guard = way.new_guard(timeout=0.5, size=1)
+
+    async def stop() -> None:
+        async with guard.begin(MINE, claim=True) as connection:
+            way.proxy.stall_connection_when(lambda request: request[:1] == b"B")
+            await connection.execute(text("UPDATE orders SET total = total + 1"))
+
+    error = way.side.expect(Exception, stop)
+    assert not isinstance(error, OutcomeUnknown)
+    way.proxy.restore()
+    way.side.call(guard.claim, NEWER)
+    assert way.total == 0
 
 
 @on_sqlite
