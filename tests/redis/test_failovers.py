@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,27 @@ def check_failover(side: Side, servers: SentinelServers, account: Account, fault
 def test_no_update_is_lost_on_older_servers(side: Side, account: Account, fault: Any, version: str) -> None:
     with ExitStack() as stack:
         check_failover(side, started(stack, version=version), account, fault)
+
+
+@pytest.mark.thorough
+def test_clients_that_connect_while_a_primary_steps_down(
+    side: Side, own_sentinels: SentinelServers, account: Account
+) -> None:
+    """Sentinels may still name it. One client waited there for its whole time."""
+    took: list[float] = []
+
+    def use(place: int) -> None:
+        time.sleep(place * 0.1)  # all through the failover
+        coordinator = side.coordinator(master_for(side, own_sentinels.addresses), ttl=30, guards=[account.guard])
+        began = time.monotonic()
+        lease = side.call(coordinator.acquire, f"r{place}", timeout=60)
+        took.append(time.monotonic() - began)
+        side.call(lease.release)
+
+    own_sentinels.fail_over()
+    side.race([partial(use, place) for place in range(15)])
+    assert len(took) == 15
+    assert max(took) < BOUND
 
 
 @pytest.mark.thorough
