@@ -44,14 +44,17 @@ from storage_guards.sql.verify import (
     other_tables,
     report,
 )
-from storage_guards.sqlalchemy.commits import BoundedCommit
 from storage_guards.sqlalchemy.table import Prepared, fetch_one
+from storage_guards.sqlalchemy.waits import Bounded
 
 _AUTOCOMMIT = (
     "the engine is in autocommit: each statement commits at once, so a check would not hold until the write. Make "
     'the engine without isolation_level="AUTOCOMMIT" and without the driver\'s own autocommit, or make a second one '
     "for the guard"
 )
+
+WAITS = 3
+"""How often in a transaction of its own a guard may wait for the whole bound."""
 
 NESTED = "a rollback to the savepoint would drop the check; advance before the savepoint"
 
@@ -129,12 +132,9 @@ class Marks(ABC):
 
     @contextmanager
     def transaction(self, connection: Connection, seconds: float) -> Iterator[None]:
-        """Run the block in a transaction whose COMMIT is bounded, too. An exception rolls it back."""
-        transaction = connection.begin()
-        with transaction:
+        """Run the block in a transaction, and bound all of it, COMMIT included. An exception rolls it back."""
+        with Bounded(connection, self.dialect, WAITS * seconds), connection.begin():
             yield
-            with BoundedCommit(connection, self.dialect, seconds):
-                transaction.commit()
 
     def read(self, connection: Connection, resource: str) -> Mark | None:
         """Read the mark. It locks nothing, so the mark may change at any time."""
@@ -143,7 +143,7 @@ class Marks(ABC):
 
     def read_within(self, connection: Connection, resource: str, seconds: float) -> Mark | None:
         """Read the mark in a transaction of its own, whose waits are bounded: a migration may have locked the table."""
-        with self.dialect.bounded_waits(connection, seconds):
+        with Bounded(connection, self.dialect, seconds), self.dialect.bounded_waits(connection, seconds):
             transaction = connection.begin()
             try:
                 self.limit(connection, seconds)
@@ -214,7 +214,7 @@ class Marks(ABC):
 
         Its value is whether the database enforces.
         """
-        with self.dialect.bounded_waits(connection, seconds):
+        with Bounded(connection, self.dialect, WAITS * seconds), self.dialect.bounded_waits(connection, seconds):
             transaction = connection.begin()
             try:
                 yield self.limit(connection, seconds, read_committed=True)

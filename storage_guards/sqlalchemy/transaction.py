@@ -11,11 +11,11 @@ helper.
 
 from __future__ import annotations
 
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from threading import get_ident
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, event
@@ -31,7 +31,6 @@ from fencing.sql.sessions import SESSIONS
 from storage_guards.bounds import LEAST_CONNECT_SECONDS
 from storage_guards.sql.shield import GRACE
 from storage_guards.sql.transaction import GuardedTransaction
-from storage_guards.sqlalchemy.commits import commits, note_shut
 from storage_guards.sqlalchemy.errors import (
     DATABASE_ERRORS,
     NoConnection,
@@ -40,11 +39,15 @@ from storage_guards.sqlalchemy.errors import (
     transaction_is_gone,
 )
 from storage_guards.sqlalchemy.marks import Marks
+from storage_guards.sqlalchemy.waits import Bounded, note_shut, waits
 
 T = TypeVar("T")
 
 Waited = Callable[[float], object]
 """Is told for how many seconds a call has waited for its connection."""
+
+_hooked: weakref.WeakSet[Any] = weakref.WeakSet()
+"""The dialects of engines that have asked the hook before they connected."""
 
 _lenders: weakref.WeakKeyDictionary[Engine, _Lender] = weakref.WeakKeyDictionary()
 
@@ -74,7 +77,9 @@ class SQLAlchemyTransaction(GuardedTransaction[Marks]):
     """The commit was answered, so an error of the unit of work is no answer to it."""
     _connection: Connection | None = None
     _is_watched = False
-    """Whether its commit is bounded from here. Under asyncio the whole end of the transaction is."""
+    """Whether its socket is shut if an answer takes too long."""
+    _bounded: Bounded | None = None
+    """The same under asyncio."""
 
     def note_wait(self, seconds: float) -> None:
         """Note how long it took to get a connection. In a mere claim that is a part of the time for the mark's lock."""
@@ -85,6 +90,17 @@ class SQLAlchemyTransaction(GuardedTransaction[Marks]):
     def on(self, connection: Connection) -> Iterator[Connection]:
         """Begin and admit the transaction on entry; commit it or roll it back on exit."""
         self._connection = connection
+        # A server that has stopped does not keep its own bounds.
+        self._begin_watch(connection, self.seconds * len(self.fences))
+        try:
+            with self._run_on(connection):
+                yield connection
+        except BaseException as error:
+            self._end_watch(error)
+            raise
+
+    @contextmanager
+    def _run_on(self, connection: Connection) -> Iterator[None]:
         marks = self._marks
         marks.leave_others_alone(connection)
         bounds_of_session = _UNBOUNDED
@@ -95,12 +111,13 @@ class SQLAlchemyTransaction(GuardedTransaction[Marks]):
             committed = False
             try:
                 self.admit(connection, bounds)
+                self._end_watch()
                 if self.caller_block and not marks.dialect.begins_by_itself(connection):
                     # Otherwise what follows a COMMIT in the block would be committed without a check.
                     event.listen(connection, "before_cursor_execute", lambda *_: self._require_open(connection))
                 try:
                     with self.unit_of_work:
-                        yield connection
+                        yield
                     if not self._committing:
                         self.about_to_commit(connection)
                         committed = bounds is not None and marks.commit(bounds)
@@ -108,18 +125,13 @@ class SQLAlchemyTransaction(GuardedTransaction[Marks]):
                     self.body_failed(error)
                     raise
             except BaseException as error:
-                self._end_commit(error)
                 if self._may_have_changed_session(connection, error):
                     connection.invalidate(error)
                 root.__exit__(type(error), error, error.__traceback__)
                 raise
-            try:
-                if not committed:
-                    root.__exit__(None, None, None)
-            except BaseException as error:
-                self._end_commit(error)
-                raise
-            self._end_commit()
+            if not committed:
+                root.__exit__(None, None, None)
+            self._end_watch()
             marks.require_current(connection)
             self.note_commit()
 
@@ -180,20 +192,33 @@ class SQLAlchemyTransaction(GuardedTransaction[Marks]):
 
     def _begin_commit(self, connection: Connection) -> None:
         self._committing = True
-        if connection.dialect.is_async or isinstance(self._marks.dialect, SQLite):
-            return
-        driver_connection, sessions = connection.connection.driver_connection, SESSIONS[type(self._marks.dialect)]
-        until = process.now() + self.seconds + GRACE
-        self._is_watched = True
-        commits[self] = until, lambda: sessions.break_off(driver_connection)
-        if until < commits.checks_at:
-            commits.check_at(until)
+        if not connection.dialect.is_async:  # there the whole end of the transaction is bounded
+            self._begin_watch(connection, self.seconds)
 
-    def _end_commit(self, error: BaseException | None = None) -> None:
-        if self._is_watched and commits.pop(self, None) is None and self._connection is not None:
-            commits.wait_until_shut()
+    def _begin_watch(self, connection: Connection, seconds: float) -> None:
+        """Shut the connection's socket when so many seconds have passed, and a little more."""
+        dialect = self._marks.dialect
+        if isinstance(dialect, SQLite):
+            return
+        if connection.dialect.is_async:
+            self._bounded = Bounded(connection, dialect, seconds)
+            self._bounded.__enter__()
+            return
+        # The same as a Bounded does, in fewer calls.
+        driver_connection, sessions = connection.connection.driver_connection, SESSIONS[type(dialect)]
+        until = process.now() + seconds + GRACE
+        self._is_watched = True
+        waits[self] = until, lambda: sessions.break_off(driver_connection)
+        if until < waits.checks_at:
+            waits.check_at(until)
+
+    def _end_watch(self, error: BaseException | None = None) -> None:
+        if self._bounded is not None:
+            self._bounded.__exit__(None, error, None)
+        elif self._is_watched and waits.pop(self, None) is None and self._connection is not None:
+            waits.wait_until_shut()
             note_shut(self._connection, self.seconds + GRACE, error)
-        self._is_watched = False
+        self._bounded, self._is_watched = None, False
 
     def is_over(self) -> bool:
         """Return whether it no longer holds the marks.
@@ -209,7 +234,7 @@ class SQLAlchemyTransaction(GuardedTransaction[Marks]):
         """End what an interruption has left, as :meth:`GuardedTransaction.end_interrupted` does: also the connection's
         transaction."""
         connection = self._connection
-        self._end_commit()
+        self._end_watch()
         if connection is not None and not connection.closed:
             self.hang_up(connection)
             if not connection.dialect.is_async:
@@ -270,15 +295,39 @@ class _Lender:
         self._engine = weakref.ref(engine)  # which is the key to this object
         self._opener = Opener(engine.url.render_as_string(hide_password=True), self._connect, Connection.close)
         self._taking: set[int] = set()  # the threads that take an idle connection
+        self._opens_at_once = isinstance(dialect_of(engine), SQLite)  # for the thread that will use the connection
+        if not event.contains(engine.dialect, "do_connect", _before_connecting):
+            event.listen(engine.dialect, "do_connect", _before_connecting, insert=True)
 
     def take_idle(self, engine: Engine) -> Connection | None:
-        """Return a connection without a wait. None: the pool may have no idle one."""
-        this = get_ident()
+        """Return a connection without a wait. None: the pool may have no idle one, or that must be opened anew."""
+        this = threading.get_ident()
         self._taking.add(this)
         try:
-            return None if _may_wait(engine, len(self._taking)) else engine.connect()
+            if self._may_wait(engine, len(self._taking)):
+                return None
+            _here.opens_none = not self._opens_at_once and isinstance(engine.pool, QueuePool)
+            return engine.connect()
+        except _MustBeOpened:
+            return None
         finally:
+            _here.opens_none = False
             self._taking.discard(this)
+
+    def _may_wait(self, engine: Engine, taking: int) -> bool:
+        """Return whether so many threads may have to wait: for a connection, or until one is opened or tried out.
+
+        Other pools than these have one connection for each thread, or one for all.
+        """
+        pool = engine.pool
+        if not isinstance(pool, QueuePool):
+            return isinstance(pool, NullPool) and not self._opens_at_once
+        is_idle = pool.checkedin() >= taking
+        if self._opens_at_once:
+            most = getattr(pool, "_max_overflow", -1)  # SQLAlchemy's, as the next one (seen in 2.0 and 2.1)
+            return not is_idle and 0 <= most <= pool.overflow()
+        # With pool_pre_ping each one is tried out. With a function of the user's that connects, the hook is not called.
+        return not is_idle or getattr(pool, "_pre_ping", True) or engine.dialect not in _hooked
 
     def wait(self, engine: Engine, seconds: float, waited: Waited | None) -> Connection:
         """Return a connection that a helper thread waits for."""
@@ -301,16 +350,20 @@ class _Lender:
         return engine.connect()
 
 
-def _may_wait(engine: Engine, taking: int) -> bool:
-    """Return whether so many threads may have to wait for a connection, or for one that is opened.
+class _Here(threading.local):
+    """Whether this thread may take idle connections alone."""
 
-    SQLite's belongs to the thread that opened it, unless the engine is set up otherwise; and opening it does not wait.
-    Other pools than these have one connection for each thread, or one for all.
-    """
-    pool = engine.pool
-    if isinstance(pool, NullPool):
-        return not isinstance(dialect_of(engine), SQLite)
-    if not isinstance(pool, QueuePool) or pool.checkedin() >= taking:
-        return False
-    most = getattr(pool, "_max_overflow", -1)  # SQLAlchemy's (seen in 2.0 and 2.1)
-    return not isinstance(dialect_of(engine), SQLite) or 0 <= most <= pool.overflow()
+    opens_none = False
+
+
+_here = _Here()
+
+
+class _MustBeOpened(Exception):
+    """What lies idle in the pool has lost its connection, or it is too old."""
+
+
+def _before_connecting(dialect: Any, *_: object) -> None:
+    if _here.opens_none:
+        raise _MustBeOpened
+    _hooked.add(dialect)

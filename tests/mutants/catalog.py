@@ -979,15 +979,15 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a-call-itself-waits-for-the-pool",
         "storage_guards/sqlalchemy/transaction.py",
-        "return None if _may_wait(engine, len(self._taking)) else engine.connect()",
-        "return engine.connect()",
+        "if self._may_wait(engine, len(self._taking)):\n                return None",
+        "pass",
         ("tests/sql/test_lending.py::test_an_acquire_whose_guard_has_no_connection",),
     ),
     Mutant(
         "a-commit-without-an-answer-is-waited-for",
-        "storage_guards/sqlalchemy/commits.py",
-        "if self.pop(commit, None) is not None:\n                        shut()",
-        "self.pop(commit, None)",
+        "storage_guards/sqlalchemy/waits.py",
+        "if self.pop(wait, None) is not None:\n                        shut()",
+        "self.pop(wait, None)",
         ("tests/sql/test_silent_commits.py::test_each_commit_has_its_own_end",),
     ),
     Mutant(

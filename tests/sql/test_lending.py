@@ -15,7 +15,7 @@ from sqlalchemy import create_engine, event
 from sqlalchemy.pool import NullPool
 
 from examples.servers import RedisServer
-from fencing import GuardUnavailable
+from fencing import GuardUnavailable, OutcomeUnknown
 from fencing.kernel.opening import MOST_OVERDUE
 from storage_guards import PsycopgGuard, SQLAlchemyGuard
 from tests.support import wait_until
@@ -199,3 +199,49 @@ def test_an_error_of_a_signal_handler_while_a_call_waits(way: Way) -> None:
     give_back()
     guard.claim(MINE)
     wait_until(lambda: guard._engine.pool.checkedout() == 0)
+
+
+def serves(way: Way, guard: Any) -> bool:
+    """Claim. What was under way as the server came back may still have no answer."""
+    try:
+        way.side.call(guard.claim, MINE)
+    except GuardUnavailable:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("way", ways("psycopg", "pymysql", of=("psycopg", "pymysql")), indirect=True)
+@pytest.mark.parametrize("settings", [{}, {"pool_recycle": 0}, {"pool_pre_ping": True}], ids=["", "recycle", "ping"])
+def test_retries_at_a_server_that_has_stopped(way: Way, settings: dict[str, Any]) -> None:
+    """What lies idle in the pool has lost its connection by then, or is tried out first."""
+    guard = way.new_guard(timeout=TIMEOUT, size=1, **settings)
+    guard.claim(MINE)
+    way.proxy.silence()
+    for _ in range(3):
+        began = time.monotonic()
+        with pytest.raises(GuardUnavailable, match="retry"):
+            guard.claim(MINE)
+        assert time.monotonic() - began < 30
+    way.proxy.restore()
+    wait_until(lambda: serves(way, guard))
+    assert guard.write(MINE, *way.statement(DONE, id=1)) == 1
+
+
+@pytest.mark.parametrize("way", ways("asyncpg", of=TO_SERVERS), indirect=True)
+def test_each_call_ends_at_a_server_that_has_stopped(way: Way) -> None:
+    """A bound that only the server keeps is none there."""
+    guard = way.new_guard(timeout=TIMEOUT, size=1)
+    way.side.call(guard.claim, MINE)
+    unknown = OutcomeUnknown(fence=MINE, seq=1, recent_writes="")
+    uses: list[tuple[Any, ...]] = [
+        (guard.claim, MINE),
+        (guard.write, MINE, *way.statement(DONE, id=1)),
+        (guard.mark, MINE.resource),
+        (guard.landed, unknown),
+        (guard.verify,),
+    ]
+    for use, *arguments in uses:
+        way.proxy.restore()
+        wait_until(lambda: serves(way, guard))
+        way.proxy.silence()
+        way.side.expect(GuardUnavailable, use, *arguments)

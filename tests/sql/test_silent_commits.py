@@ -15,7 +15,7 @@ from examples.servers import start_postgres
 from fencing import GuardUnavailable, OutcomeUnknown
 from fencing.kernel import process
 from storage_guards import SQLAlchemyGuard
-from storage_guards.sqlalchemy.commits import Commits, commits
+from storage_guards.sqlalchemy.waits import Waits, waits
 from tests.support import wait_until
 from tests.support.sql_ways import (
     DONE,
@@ -62,7 +62,7 @@ def test_a_write_ends(way: Way, use: Callable[[Any], None]) -> None:
     with pytest.raises(OutcomeUnknown) as caught:
         use(guard)
     assert silence.fired == 1
-    assert "COMMIT had no answer for 1.3 s" in "".join(getattr(caught.value.__cause__, "__notes__", ()))
+    assert "There was no answer for 1.3 s" in "".join(getattr(caught.value.__cause__, "__notes__", ()))
     way.proxy.restore()
     assert way.landed(caught.value) is True, "the request had arrived"
     guard.claim(NEWER)
@@ -102,12 +102,12 @@ def test_commits_that_are_answered_leave_nothing(way: Way) -> None:
         guard.write(MINE, text(DONE), {"id": id_})
         time.sleep(0.05)
     assert way.done == set(range(40))
-    assert not commits
+    assert not waits
 
 
 def test_each_commit_has_its_own_end() -> None:
     """One call of the timer is for all of them."""
-    own = Commits()
+    own = Waits()
     shut: list[str] = []
     for name, seconds in (("later", 0.4), ("first", 0.1), ("answered", 60)):
         until = process.now() + seconds

@@ -1,8 +1,9 @@
-"""A bound for COMMIT: no driver has one, and the databases' own bounds end with the last statement before it.
+"""A bound for what a guard waits for at the server. Most drivers have none, and a server that has stopped keeps none.
 
-PostgreSQL for example waits without end for a synchronous standby that is gone, and ``statement_timeout`` does not
-count there (https://www.postgresql.org/docs/current/warm-standby.html#SYNCHRONOUS-REPLICATION-HA). A connection whose
-COMMIT takes too long is shut, so the COMMIT fails. Its session may still wait at the server.
+A COMMIT has none at any server. PostgreSQL for example waits without end for a synchronous standby that is gone, and
+``statement_timeout`` does not count there
+(https://www.postgresql.org/docs/current/warm-standby.html#SYNCHRONOUS-REPLICATION-HA). A connection that waits too long
+is shut, so its statement fails. Its session may still wait at the server.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from fencing.sql.sessions import SESSIONS
 from storage_guards.sql.shield import GRACE
 
 
-class Commits(dict[object, tuple[float, Callable[[], object]]]):
-    """The commits of threads that are under way: when each must have ended, and what shuts its connection.
+class Waits(dict[object, tuple[float, Callable[[], object]]]):
+    """The waits of threads that are under way: when each must have ended, and what shuts its connection.
 
     Add one, and let :meth:`check_at` that moment if ``checks_at`` is later. Whoever takes it out again has ended it:
     its thread, or the timer, which calls once for all of them.
@@ -41,7 +42,7 @@ class Commits(dict[object, tuple[float, Callable[[], object]]]):
         self.checks_at = math.inf
 
     def check_at(self, when: float) -> None:
-        """Check at this moment, and then as long as commits are under way."""
+        """Check at this moment, and then as long as waits are under way."""
         self.checks_at = when
         with suppress(RuntimeError):  # the interpreter is ending
             timer().call_at(when, self._check, lambda: bool(self))
@@ -49,10 +50,10 @@ class Commits(dict[object, tuple[float, Callable[[], object]]]):
     def _check(self) -> None:
         self.checks_at = math.inf  # first: what is added from here on asks for another check, or is seen below
         now = process.now()
-        for commit, (until, shut) in list(self.items()):
+        for wait, (until, shut) in list(self.items()):
             if until <= now:
                 with self._shutting, suppress(Exception):
-                    if self.pop(commit, None) is not None:
+                    if self.pop(wait, None) is not None:
                         shut()
         ends = [until for until, _ in list(self.values())]
         if ends:
@@ -64,31 +65,31 @@ class Commits(dict[object, tuple[float, Callable[[], object]]]):
             return
 
 
-commits = Commits()
+waits = Waits()
 """Those of this process."""
 
 
 def note_shut(connection: Connection, seconds: float, error: BaseException | None) -> None:
-    """Do not use a connection again that was shut. Its COMMIT may have been answered at the last moment.
+    """Do not use a connection again that was shut. The answer may have come at the last moment.
 
     Args:
-        connection: of the commit.
-        seconds: how long it has waited.
-        error: the commit's.
+        connection: which has waited.
+        seconds: how long.
+        error: which ended the wait.
     """
     if error is not None:
-        error.add_note(f"COMMIT had no answer for {seconds:.3g} s, so the guard closed the connection.")
+        error.add_note(f"There was no answer for {seconds:.3g} s, so the guard closed the connection.")
     if not connection.invalidated:
         connection.invalidate(error)
 
 
-class BoundedCommit:
-    """A context in which a connection commits, with a bound.
+class Bounded:
+    """A context in which a connection asks its server, with a bound for all of that together.
 
     Args:
-        connection: in a transaction.
+        connection: which asks.
         dialect: of its database.
-        seconds: how long the answer may take. The database's own refusal gets a little more time to come first.
+        seconds: how long that may take. The database's own refusal gets a little more time to come first.
     """
 
     def __init__(self, connection: Connection, dialect: Dialect, seconds: float) -> None:
@@ -98,24 +99,26 @@ class BoundedCommit:
         self._was_hung_up = False
 
     def __enter__(self) -> None:
+        if isinstance(self._dialect, SQLite):  # which has nothing to be shut
+            return
         if self._connection.dialect.is_async:
             self._handle = asyncio.get_running_loop().call_later(self._seconds, self._hang_up)
         else:
             driver_connection, sessions = self._connection.connection.driver_connection, SESSIONS[type(self._dialect)]
             until = process.now() + self._seconds
-            commits[self] = until, lambda: sessions.break_off(driver_connection)
-            if until < commits.checks_at:
-                commits.check_at(until)
+            waits[self] = until, lambda: sessions.break_off(driver_connection)
+            if until < waits.checks_at:
+                waits.check_at(until)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._handle is not None:
             self._handle.cancel()
-        elif commits.pop(self, None) is None:
-            commits.wait_until_shut()
+        elif not isinstance(self._dialect, SQLite) and waits.pop(self, None) is None:
+            waits.wait_until_shut()
             self._was_hung_up = True
-        if self._was_hung_up and not isinstance(self._dialect, SQLite):  # which has nothing to be shut
+        if self._was_hung_up:
             note_shut(self._connection, self._seconds, error)
 
     def _hang_up(self) -> None:
