@@ -11,6 +11,9 @@ from fencing.kernel.opening import MOST_OVERDUE
 from fencing.kernel.waking import SafeEvent
 from fencing.kernel.workers import DaemonThread
 
+RECENT_SECONDS = 300.0
+"""How long an overdue call counts: so what never ends delays others only for a while, and threads stay few."""
+
 T = TypeVar("T")
 
 
@@ -42,8 +45,10 @@ class Helpers:
             Overdue: it was not over within ``seconds``; or it was not called, because too many others still go on.
             Exception: the function's.
         """
-        if len(self._overdue) >= MOST_OVERDUE:
-            raise Overdue(f"{len(self._overdue)} earlier calls still hang")
+        now = process.now()
+        recent = [call for call in list(self._overdue) if call.began > now - RECENT_SECONDS]
+        if len(recent) >= MOST_OVERDUE:
+            raise Overdue(f"{len(recent)} earlier calls still hang")
         call = _Call(function, self._overdue)
         try:
             DaemonThread(contextvars.copy_context().run, self._name, call.run).start()
@@ -67,6 +72,7 @@ class _Call(Generic[T]):
         self._function, self._overdue = function, overdue
         self._results: list[T] = []
         self._error: BaseException | None = None
+        self.began = process.now()
         self.over = SafeEvent()
 
     def run(self) -> None:

@@ -48,7 +48,8 @@ class Opening(Generic[T]):
         ends_at: when the opening is broken off.
         is_running: whether a helper opens it.
         is_over: whether it has succeeded or failed.
-        is_left: whether its call has given up.
+        is_left: whether its call has given up, or has what it wanted.
+        has_connected: whether the helper has opened a connection.
     """
 
     __slots__ = (
@@ -59,6 +60,7 @@ class Opening(Generic[T]):
         "began",
         "ends_at",
         "error",
+        "has_connected",
         "is_left",
         "is_over",
         "is_running",
@@ -71,10 +73,15 @@ class Opening(Generic[T]):
         self.until, self.ends_at = self.began + seconds, self.began + longest
         self.opened: deque[T] = deque()  # its connection, until the call or the pool takes it
         self.error: BaseException | None = None
-        self.is_running = self.is_over = self.is_left = False
+        self.is_running = self.is_over = self.is_left = self.has_connected = False
         self._wake = Wake()
         self._break_off: Callable[[], object] | None = None
         self._is_broken_off = False
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether its call has given up, and it has not connected."""
+        return self.is_left and not self.has_connected
 
     @property
     def is_waiting(self) -> bool:
@@ -141,7 +148,10 @@ class Openings(dict[Opening[Any], "Opener[Any]"]):
     def hanging(self, opener: Opener[Any]) -> list[Opening[Any]]:
         """Return those of a server that are overdue if there are too many of them; otherwise none."""
         now = process.now()
-        overdue = [(opening, its) for opening, its in list(self.items()) if opening.until <= now]
+        # One whose call was interrupted is left before its time is over.
+        overdue = [
+            (opening, its) for opening, its in list(self.items()) if opening.until <= now or opening.is_abandoned
+        ]
         for opening, _ in overdue:
             if not opening.is_running:  # its call was interrupted before it could remove it
                 self.pop(opening, None)
@@ -162,6 +172,9 @@ class Opener(Generic[T]):
         close: closes a connection that nobody needs.
         adopt: gives a connection that came too late to a pool, and returns whether that had room; None: there is none.
         openings: those of the coordinator; None: it has no other server.
+        shares: whether a call may get what was opened for another one. Not where functions of the user's prepare
+            connections: what they did belongs to the context of their call.
+        hangs: where its openings may hang, for messages.
 
     The methods of an object are referenced weakly: it may have the opener.
     """
@@ -173,7 +186,11 @@ class Opener(Generic[T]):
         close: Callable[[T], object],
         adopt: Callable[[T], bool] | None = None,
         openings: Openings | None = None,
+        *,
+        shares: bool = True,
+        hangs: str = "",
     ) -> None:
+        self._shares, self._hangs = shares, hangs
         self._address, self._close = address, close
         self._make, self._adopt = _weakly(make), None if adopt is None else _weakly(adopt)
         self._openings = Openings() if openings is None else openings
@@ -239,8 +256,8 @@ class Opener(Generic[T]):
 
     def _hang(self, hanging: list[Opening[Any]]) -> TimeoutError:
         return TimeoutError(
-            f"{len(hanging)} attempts to connect to {self._address} hang: in the resolving of its name, in the "
-            f"handshake of TLS, or in a function of yours, such as one that gives credentials"
+            f"{len(hanging)} attempts to connect to {self._address} hang: {self._hangs}in the resolving of its name, "
+            f"in the handshake of TLS, or in a function of yours, such as one that gives credentials"
         )
 
     def leave(self, opening: Opening[T]) -> None:
@@ -259,6 +276,8 @@ class Opener(Generic[T]):
                 self._close(opened)
 
     def _give(self, opened: T) -> bool:
+        if not self._shares:
+            return False
         for other, opener in list(self._openings.items()):
             if opener is self and other.is_waiting and other.until > process.now():
                 other.give(opened)
@@ -281,7 +300,9 @@ class Opener(Generic[T]):
                 timer().call_at(opening.ends_at, partial(_break_off, alive), partial(_is_under_way, alive))
             make = self._make()
             if make is not None:
-                opening.give(make(opening))
+                made = make(opening)
+                opening.has_connected = True
+                opening.give(made)
         except BaseException as raised:  # noqa: BLE001 - the call raises it
             error = raised
         finally:

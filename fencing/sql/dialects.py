@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar
 
@@ -287,3 +288,18 @@ DIALECTS: tuple[Dialect, ...] = (PostgreSQL(), MySQL(), SQLite())
 def dialect_of(engine: Engine) -> Dialect:
     """Return the kind of database of a supported engine."""
     return next(each for each in DIALECTS if engine.dialect.name in each.names)
+
+
+def connect_watched(dialect: Any, args: Any, options: dict[str, Any], watched: Callable[[Any], object] | None) -> Any:
+    """Connect by the driver, and tell ``watched`` of the connection as early as the driver lets one.
+
+    PyMySQL has no bound for a login that comes byte by byte; so its connection is told before it is open. psycopg's
+    ``connect_timeout`` bounds all of it.
+    """
+    early = dialect.driver == "pymysql" and not options.get("defer_connect")
+    made = dialect.connect(*args, **({**options, "defer_connect": True} if early else options))
+    if watched is not None:
+        watched(made)
+    if early:
+        made.connect()
+    return made

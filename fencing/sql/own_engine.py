@@ -5,16 +5,16 @@ The user's pool is never asked for a connection. It may be empty just because it
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from sqlalchemy import Connection, Engine, event, text
+from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
 
 from fencing.kernel import process
+from fencing.sql.connecting import connecting, hook
 from fencing.sql.dialects import Dialect, PostgreSQL, dialect_of, unsupported
 from fencing.sql.direct import ConnectionToFile, DirectConnection
 from fencing.sql.errors import UNDEFINED_TABLE
@@ -33,34 +33,8 @@ GRACE_SECONDS = 0.1
 _LIMITS = text(f"SELECT {PostgreSQL.LIMITS}")
 
 
-class _Opening(threading.local):
-    """The connection that this thread opens for a coordinator.
-
-    Attributes:
-        bounds: of connecting; None: it opens none.
-        connected: is told the driver's connection, before SQLAlchemy asks the server for its version.
-    """
-
-    bounds: dict[str, float] | None = None
-    connected: Callable[[Any], None] | None = None
-
-
-_opening = _Opening()
-
-
-def _connect_in_time(dialect: Any, record: Any, args: Any, options: dict[str, Any]) -> Any:
-    """Connect within the bounds of this thread: a hook of SQLAlchemy. None: connect as usual."""
-    bounds = _opening.bounds
-    if not bounds:
-        return None
-    shorter = {name: min(float(options.get(name) or seconds), seconds) for name, seconds in bounds.items()}
-    made = dialect.connect(*args, **{**options, **shorter})
-    if _opening.connected is not None:
-        _opening.connected(made)
-    return made
-
-
-def _break_off(sessions: Sessions, driver_connection: Any) -> None:
+def break_off(sessions: Sessions, driver_connection: Any) -> None:
+    """Shut a connection's socket, from another thread."""
     with suppress(Exception):
         sessions.break_off(driver_connection)
 
@@ -134,7 +108,7 @@ class OwnConnection:
 
     def break_off(self) -> None:
         """End a call of another thread that waits for the server."""
-        _break_off(self._sessions, self.driver_connection)
+        break_off(self._sessions, self.driver_connection)
 
     def hang_up(self) -> None:
         """Close the socket at once."""
@@ -171,8 +145,7 @@ class OwnEngine:
         self.location = engine.url.render_as_string(hide_password=True)
         self._engine = self._copy(engine)
         follow(self._engine)
-        if not event.contains(self._engine, "do_connect", _connect_in_time):
-            event.listen(self._engine, "do_connect", _connect_in_time)
+        hook(self._engine)
 
     def open(self, seconds: float, watched: Callable[[Callable[[], None]], None] | None = None) -> OwnConnection:
         """Open a connection. An async engine needs to be asked in a greenlet of SQLAlchemy's.
@@ -181,16 +154,15 @@ class OwnEngine:
             seconds: for connecting.
             watched: is told how to break the connection off, while its first requests are under way.
         """
+        bounds, notify = None, None
         if not self._engine.dialect.is_async:  # an event loop bounds it itself, and its tasks share the thread
             sessions = SESSIONS[type(self.dialect)]
-            _opening.bounds = sessions.connect_bounds(seconds)
+            bounds = sessions.connect_bounds(seconds)
             if watched is not None:
-                _opening.connected = lambda made: watched(partial(_break_off, sessions, made))
-        try:
+                notify = lambda made: watched(partial(break_off, sessions, made))  # noqa: E731
+        with connecting(bounds, notify):
             # From a pool of its own, that lives for this moment: no other thread can use it up.
             connection = self._copy(self._engine).connect()
-        finally:
-            _opening.bounds = _opening.connected = None
         try:
             connection.execution_options(isolation_level="AUTOCOMMIT")
             return OwnConnection(connection, self.dialect, self.locks)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
 
 import httpx2
@@ -88,6 +89,7 @@ class HTTPGuard(HTTPBase):
             raise failure_of(error) from error
 
     def _exchange(self, call: Call) -> Reply:
+        deadline = time.monotonic() + call.timeout
         try:
             stream = self._client.stream(
                 call.method, call.url, headers=call.headers, timeout=call.timeout, follow_redirects=False
@@ -98,6 +100,8 @@ class HTTPGuard(HTTPBase):
                     body += chunk
                     if len(body) > MOST_BYTES:
                         break
+                    if time.monotonic() > deadline:
+                        raise httpx2.ReadTimeout("the reply took too long")
                 return checked(response.status_code, response.headers.get("Content-Type", ""), body)
         except httpx2.HTTPStatusError as error:  # of an event hook of the client that calls raise_for_status
             return checked(error.response.status_code, "", b"")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+# SYNC: import time
 # SYNC: from functools import partial
 import asyncio
 
@@ -96,6 +97,7 @@ class AsyncHTTPGuard(HTTPBase):
             raise failure_of(error) from error
 
     async def _exchange(self, call: Call) -> Reply:
+        # SYNC: deadline = time.monotonic() + call.timeout
         try:
             stream = self._client.stream(
                 call.method, call.url, headers=call.headers, timeout=call.timeout, follow_redirects=False
@@ -107,6 +109,8 @@ class AsyncHTTPGuard(HTTPBase):
                     body += chunk
                     if len(body) > MOST_BYTES:
                         break
+                    # SYNC: if time.monotonic() > deadline:
+                    # SYNC:     raise httpx2.ReadTimeout("the reply took too long")
                 return checked(response.status_code, response.headers.get("Content-Type", ""), body)
         except httpx2.HTTPStatusError as error:  # of an event hook of the client that calls raise_for_status
             return checked(error.response.status_code, "", b"")

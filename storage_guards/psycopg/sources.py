@@ -216,7 +216,7 @@ def connection_source(source: Source) -> Borrow:
         made: Connection[Any] = checked()
         return made
 
-    return partial(_NewConnection, Opener(address_of(checked), connect, _close))
+    return partial(_NewConnection, Opener(address_of(checked), connect, _close, shares=False))
 
 
 def async_connection_source(source: AsyncSource) -> AsyncBorrow:

@@ -11,11 +11,13 @@ helper.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, event
@@ -26,7 +28,9 @@ from fencing.kernel import process
 from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable
 from fencing.kernel.opening import Opener, Opening
 from fencing.kernel.retry import LEAST_SECONDS
+from fencing.sql.connecting import MustConnect, connecting, here, hook, is_hooked
 from fencing.sql.dialects import SQLite, dialect_of
+from fencing.sql.own_engine import break_off
 from fencing.sql.sessions import SESSIONS
 from storage_guards.bounds import LEAST_CONNECT_SECONDS
 from storage_guards.sql.shield import GRACE
@@ -39,15 +43,15 @@ from storage_guards.sqlalchemy.errors import (
     transaction_is_gone,
 )
 from storage_guards.sqlalchemy.marks import Marks
-from storage_guards.sqlalchemy.waits import Bounded, note_shut, waits
+from storage_guards.sqlalchemy.waits import Bounded, note_shut, shut, waits
 
 T = TypeVar("T")
 
+OPENING_SECONDS = 10.0
+"""How long a connection may be opened when its call has given up: a later call may need it. Then it is broken off."""
+
 Waited = Callable[[float], object]
 """Is told for how many seconds a call has waited for its connection."""
-
-_hooked: weakref.WeakSet[Any] = weakref.WeakSet()
-"""The dialects of engines that have asked the hook before they connected."""
 
 _lenders: weakref.WeakKeyDictionary[Engine, _Lender] = weakref.WeakKeyDictionary()
 
@@ -205,11 +209,11 @@ class SQLAlchemyTransaction(GuardedTransaction[Marks]):
             self._bounded.__enter__()
             return
         # The same as a Bounded does, in fewer calls.
-        driver_connection, sessions = connection.connection.driver_connection, SESSIONS[type(dialect)]
-        until = process.now() + seconds + GRACE
+        now = process.now()
+        until = now + seconds + GRACE
         self._is_watched = True
-        waits[self] = until, lambda: sessions.break_off(driver_connection)
-        if until < waits.checks_at:
+        waits[self] = until, partial(shut, connection, dialect)
+        if not now < waits.checks_at <= until:
             waits.check_at(until)
 
     def _end_watch(self, error: BaseException | None = None) -> None:
@@ -293,11 +297,17 @@ class _Lender:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = weakref.ref(engine)  # which is the key to this object
-        self._opener = Opener(engine.url.render_as_string(hide_password=True), self._connect, Connection.close)
+        self._opener = Opener(
+            engine.url.render_as_string(hide_password=True),
+            self._connect,
+            Connection.close,
+            shares=False,
+            hangs="in the wait for the pool, ",
+        )
         self._taking: set[int] = set()  # the threads that take an idle connection
         self._opens_at_once = isinstance(dialect_of(engine), SQLite)  # for the thread that will use the connection
-        if not event.contains(engine.dialect, "do_connect", _before_connecting):
-            event.listen(engine.dialect, "do_connect", _before_connecting, insert=True)
+        self._is_hooked = False
+        hook(engine)
 
     def take_idle(self, engine: Engine) -> Connection | None:
         """Return a connection without a wait. None: the pool may have no idle one, or that must be opened anew."""
@@ -306,12 +316,13 @@ class _Lender:
         try:
             if self._may_wait(engine, len(self._taking)):
                 return None
-            _here.opens_none = not self._opens_at_once and isinstance(engine.pool, QueuePool)
+            if not self._opens_at_once:
+                here.forbidden = engine.dialect
             return engine.connect()
-        except _MustBeOpened:
+        except MustConnect:  # what lies idle has lost its connection, or that is too old
             return None
         finally:
-            _here.opens_none = False
+            here.forbidden = None
             self._taking.discard(this)
 
     def _may_wait(self, engine: Engine, taking: int) -> bool:
@@ -327,14 +338,15 @@ class _Lender:
             most = getattr(pool, "_max_overflow", -1)  # SQLAlchemy's, as the next one (seen in 2.0 and 2.1)
             return not is_idle and 0 <= most <= pool.overflow()
         # With pool_pre_ping each one is tried out. With a function of the user's that connects, the hook is not called.
-        return not is_idle or getattr(pool, "_pre_ping", True) or engine.dialect not in _hooked
+        self._is_hooked = self._is_hooked or is_hooked(engine)
+        return not is_idle or getattr(pool, "_pre_ping", True) or not self._is_hooked
 
     def wait(self, engine: Engine, seconds: float, waited: Waited | None) -> Connection:
         """Return a connection that a helper thread waits for."""
         seconds = max(seconds, LEAST_CONNECT_SECONDS)
         began = time.monotonic()
         try:
-            connection = self._opener.open(seconds, seconds)
+            connection = self._opener.open(seconds, max(seconds, OPENING_SECONDS))
         except TimeoutError as error:
             if time.monotonic() - began < seconds:  # of a signal handler, or of a function of the user's
                 raise
@@ -343,27 +355,13 @@ class _Lender:
             waited(time.monotonic() - began)
         return connection
 
-    def _connect(self, _: Opening[Connection]) -> Connection:
+    def _connect(self, opening: Opening[Connection]) -> Connection:
         engine = self._engine()
         if engine is None:
             raise ReferenceError("the engine is gone")
-        return engine.connect()
-
-
-class _Here(threading.local):
-    """Whether this thread may take idle connections alone."""
-
-    opens_none = False
-
-
-_here = _Here()
-
-
-class _MustBeOpened(Exception):
-    """What lies idle in the pool has lost its connection, or it is too old."""
-
-
-def _before_connecting(dialect: Any, *_: object) -> None:
-    if _here.opens_none:
-        raise _MustBeOpened
-    _hooked.add(dialect)
+        if self._opens_at_once:
+            return engine.connect()
+        sessions = SESSIONS[type(dialect_of(engine))]
+        bounds = {"connect_timeout": math.ceil(opening.left)}
+        with connecting(bounds, lambda made: opening.breaks_off_by(partial(break_off, sessions, made))):
+            return engine.connect()

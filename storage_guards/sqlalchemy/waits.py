@@ -13,6 +13,7 @@ import math
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
 
 from sqlalchemy import Connection
@@ -27,8 +28,8 @@ from storage_guards.sql.shield import GRACE
 class Waits(dict[object, tuple[float, Callable[[], object]]]):
     """The waits of threads that are under way: when each must have ended, and what shuts its connection.
 
-    Add one, and let :meth:`check_at` that moment if ``checks_at`` is later. Whoever takes it out again has ended it:
-    its thread, or the timer, which calls once for all of them.
+    Add one, and let :meth:`check_at` that moment, unless ``checks_at`` is before it and still ahead. Whoever takes it
+    out again has ended it: its thread, or the timer, which calls once for all of them.
     """
 
     def __init__(self) -> None:
@@ -43,9 +44,9 @@ class Waits(dict[object, tuple[float, Callable[[], object]]]):
 
     def check_at(self, when: float) -> None:
         """Check at this moment, and then as long as waits are under way."""
-        self.checks_at = when
         with suppress(RuntimeError):  # the interpreter is ending
             timer().call_at(when, self._check, lambda: bool(self))
+            self.checks_at = when  # last: what interrupts this leaves the next wait to ask again
 
     def _check(self) -> None:
         self.checks_at = math.inf  # first: what is added from here on asks for another check, or is seen below
@@ -67,6 +68,13 @@ class Waits(dict[object, tuple[float, Callable[[], object]]]):
 
 waits = Waits()
 """Those of this process."""
+
+
+def shut(connection: Connection, dialect: Dialect) -> None:
+    """Shut the socket of a sync connection from another thread. Nothing happens to one that was given back already: an
+    interruption may have kept its wait from being taken out."""
+    if not connection.closed and not connection.invalidated:
+        SESSIONS[type(dialect)].break_off(connection.connection.driver_connection)
 
 
 def note_shut(connection: Connection, seconds: float, error: BaseException | None) -> None:
@@ -104,10 +112,10 @@ class Bounded:
         if self._connection.dialect.is_async:
             self._handle = asyncio.get_running_loop().call_later(self._seconds, self._hang_up)
         else:
-            driver_connection, sessions = self._connection.connection.driver_connection, SESSIONS[type(self._dialect)]
-            until = process.now() + self._seconds
-            waits[self] = until, lambda: sessions.break_off(driver_connection)
-            if until < waits.checks_at:
+            now = process.now()
+            until = now + self._seconds
+            waits[self] = until, partial(shut, self._connection, self._dialect)
+            if not now < waits.checks_at <= until:
                 waits.check_at(until)
 
     def __exit__(

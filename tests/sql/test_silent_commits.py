@@ -3,6 +3,7 @@ same, and says that the outcome is not known."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -10,11 +11,13 @@ from typing import Any
 
 import pytest
 from sqlalchemy import create_engine, text
+from sqlalchemy.exc import DBAPIError
 
 from examples.servers import start_postgres
 from fencing import GuardUnavailable, OutcomeUnknown
 from fencing.kernel import process
 from storage_guards import SQLAlchemyGuard
+from storage_guards.sqlalchemy import waits as waits_module
 from storage_guards.sqlalchemy.waits import Waits, waits
 from tests.support import wait_until
 from tests.support.sql_ways import (
@@ -138,3 +141,33 @@ def test_a_standby_that_is_gone() -> None:
         assert guard.landed(caught.value, timeout=TIMEOUT) is True
         guard.claim(NEWER)
         engine.dispose()
+
+
+def test_an_interruption_leaves_the_next_wait_to_ask_for_a_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise no later wait would have a bound."""
+    own = Waits()
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(waits_module.timer(), "call_at", interrupt)
+        own["interrupted"] = process.now() + 60, lambda: None
+        with pytest.raises(KeyboardInterrupt):
+            own.check_at(process.now() + 60)
+    assert own.checks_at == math.inf
+
+
+@pytest.mark.parametrize("way", WITH_THREADS, indirect=True)
+def test_a_connection_that_was_given_back_is_not_shut(way: Way) -> None:
+    """An interruption may leave a wait behind. By its end, the socket is another transaction's."""
+    guard = way.new_guard(size=1)
+    guard.claim(MINE)
+    connection = guard._engine.connect()
+    connection.close()
+    with guard._engine.connect() as another:
+        waits_module.shut(connection, guard._marks.dialect)
+        assert another.execute(text("SELECT 1")).scalar_one() == 1
+        waits_module.shut(another, guard._marks.dialect)
+        with pytest.raises(DBAPIError):
+            another.execute(text("SELECT 1"))

@@ -1,0 +1,81 @@
+"""How an engine's driver connects for this thread: within bounds, so that it can be broken off, or not at all.
+
+It is a hook of SQLAlchemy's. It does nothing where the engine's owner connects, and the owner's own hooks come first.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import Engine, event
+
+from fencing.sql.dialects import connect_watched
+
+Watched = Callable[[Any], object]
+"""Is told the driver's connection, perhaps before it is open."""
+
+_hooked: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+class MustConnect(Exception):
+    """A thread that must not connect would have to."""
+
+
+class _Here(threading.local):
+    """What this thread may do.
+
+    Attributes:
+        forbidden: the dialect whose engine must not connect.
+        bounds: of connecting, as arguments of the driver's, in seconds; None: the engine's own.
+        watched: for what it opens within these bounds.
+    """
+
+    forbidden: Any = None
+    bounds: Mapping[str, float] | None = None
+    watched: Watched | None = None
+
+
+here = _Here()
+
+
+def hook(engine: Engine) -> None:
+    """Have the engine ask here before it connects."""
+    if not event.contains(engine, "do_connect", _connect):
+        event.listen(engine, "do_connect", _connect)
+
+
+def is_hooked(engine: Engine) -> bool:
+    """Return whether the engine has asked. It does not where it has a function that connects (``creator``)."""
+    return engine.dialect in _hooked
+
+
+@contextmanager
+def connecting(bounds: Mapping[str, float] | None, watched: Watched | None) -> Iterator[None]:
+    """Let this thread connect within bounds during the block."""
+    here.bounds, here.watched = bounds, watched
+    try:
+        yield
+    finally:
+        here.bounds = here.watched = None
+
+
+def _connect(dialect: Any, record: Any, args: Any, options: dict[str, Any]) -> Any:
+    """Connect within the bounds of this thread. None: connect as usual."""
+    if here.forbidden is dialect:
+        raise MustConnect
+    _hooked.add(dialect)
+    bounds = here.bounds
+    if not bounds:
+        return None
+    functions = list(dialect.dispatch.do_connect)
+    later = functions[functions.index(_connect) + 1 :] if _connect in functions else []
+    for function in later:  # the caller of this asks no other hook once it has a connection
+        made = function(dialect, record, args, options)
+        if made is not None:
+            return made
+    shorter = {name: min(float(options.get(name) or seconds), seconds) for name, seconds in bounds.items()}
+    return connect_watched(dialect, args, {**options, **shorter}, here.watched)
