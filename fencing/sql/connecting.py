@@ -44,8 +44,9 @@ here = _Here()
 
 def hook(engine: Engine) -> None:
     """Have the engine ask here before it connects."""
-    if not event.contains(engine, "do_connect", _connect):
-        event.listen(engine, "do_connect", _connect)
+    dialect = engine.dialect  # which engines with other options, and copies, have in common
+    if not event.contains(dialect, "do_connect", _connect):
+        event.listen(dialect, "do_connect", _connect)
 
 
 def is_hooked(engine: Engine) -> bool:

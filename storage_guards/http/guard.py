@@ -30,7 +30,7 @@ class HTTPGuard(HTTPBase):
             one: redirects are refused.
         client: an httpx2 client, with your authentication and TLS. You close it.
         timeout: seconds: the longest wait for an answer. A lease that ends earlier shortens it. A lost reply is asked
-            for again within it. Give the guard of the service half of it at most.
+            for again within it. Give the guard of the service less than half of it.
 
     Raises:
         TypeError: ``client`` is no sync client of httpx2, or ``timeout`` is no number.

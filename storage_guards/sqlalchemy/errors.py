@@ -7,6 +7,7 @@ import asyncio
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError, InterfaceError, InternalError, OperationalError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from sqlalchemy.pool import Pool, QueuePool
 
 from fencing.kernel.errors import GuardNotEnforceable
 from fencing.sql import errors as sql_errors
@@ -36,7 +37,17 @@ class NoConnection(PoolTimeoutError):
     """An engine gave no connection within the time of the guard's call."""
 
     def __init__(self, engine: Engine, seconds: float, reason: str = "") -> None:
-        super().__init__(f"within {seconds:.3g} s{reason and f': {reason}'} ({engine.pool.status()})")
+        pool = engine.pool
+        if isinstance(pool, QueuePool) and not may_grow(pool) and not pool.checkedin():
+            reason = "the engine's pool is used up. Let it have more connections, or give them back sooner"
+        reason = reason or "the server did not answer"
+        super().__init__(f"within {seconds:.3g} s: {reason} ({pool.status()})")
+
+
+def may_grow(pool: Pool) -> bool:
+    """Return whether the pool may open one more connection."""
+    most = getattr(pool, "_max_overflow", -1)  # SQLAlchemy's (seen in 2.0 and 2.1)
+    return not isinstance(pool, QueuePool) or most < 0 or pool.overflow() < most
 
 
 class SQLAlchemyErrors(ErrorContext):

@@ -40,6 +40,7 @@ from storage_guards.sqlalchemy.errors import (
     NoConnection,
     commit_was_refused,
     lost_race,
+    may_grow,
     transaction_is_gone,
 )
 from storage_guards.sqlalchemy.marks import Marks
@@ -335,9 +336,9 @@ class _Lender:
             return isinstance(pool, NullPool) and not self._opens_at_once
         is_idle = pool.checkedin() >= taking
         if self._opens_at_once:
-            most = getattr(pool, "_max_overflow", -1)  # SQLAlchemy's, as the next one (seen in 2.0 and 2.1)
-            return not is_idle and 0 <= most <= pool.overflow()
-        # With pool_pre_ping each one is tried out. With a function of the user's that connects, the hook is not called.
+            return not is_idle and not may_grow(pool)
+        # With pool_pre_ping (SQLAlchemy's attribute, seen in 2.0 and 2.1) each one is tried out. Where the user has a
+        # function that connects, the hook is not called.
         self._is_hooked = self._is_hooked or is_hooked(engine)
         return not is_idle or getattr(pool, "_pre_ping", True) or not self._is_hooked
 
@@ -350,7 +351,8 @@ class _Lender:
         except TimeoutError as error:
             if time.monotonic() - began < seconds:  # of a signal handler, or of a function of the user's
                 raise
-            raise NoConnection(engine, seconds, str(error)) from error
+            hangs = str(error) if "hang" in str(error) else ""
+            raise NoConnection(engine, seconds, hangs) from error
         if waited is not None:
             waited(time.monotonic() - began)
         return connection

@@ -15,7 +15,7 @@ from sqlalchemy import create_engine, event
 from sqlalchemy.pool import NullPool
 
 from examples.servers import RedisServer
-from fencing import GuardUnavailable, OutcomeUnknown
+from fencing import GuardUnavailable, OutcomeUnknown, SQLCoordinator
 from fencing.kernel.opening import MOST_OVERDUE
 from storage_guards import PsycopgGuard, SQLAlchemyGuard
 from tests.support import wait_until
@@ -59,7 +59,7 @@ def test_a_pool_that_is_used_up(way: Way) -> None:
     for use, options in uses:
         error = way.side.expect(GuardUnavailable, *use, **options)
         assert "within 1 s" in str(error)
-        assert "Pool size: 1" in str(error)
+        assert "the engine's pool is used up" in str(error)
     give_back()
     assert way.side.call(guard.write, MINE, *way.statement(DONE, id=1), claim=True) == 1
     wait_until(lambda: getattr(guard._engine, "sync_engine", guard._engine).pool.checkedout() == 0)
@@ -272,3 +272,21 @@ def test_a_connection_is_for_the_call_whose_context_has_prepared_it(way: Way) ->
     give_back()
     thread.join(60)
     assert seen[seen.index("claimed") - 1] == "in time"
+
+
+def test_hooks_of_the_user_are_asked_before_a_helper_connects(postgres_url: str) -> None:
+    """Those that come after the guard's, too, as where a hook fetches the password. And one hook is enough for all."""
+    engine = create_engine(postgres_url)
+    guards = [SQLAlchemyGuard(engine) for _ in range(3)]
+    coordinators = [SQLCoordinator(engine) for _ in range(3)]
+    guards[0].create_tables()
+    engine.dispose()
+    seen: list[dict[str, Any]] = []
+    event.listen(engine, "do_connect", lambda dialect, record, args, options: seen.append(options))
+    for guard in guards:
+        guard.claim(MINE)
+    assert len(seen) == 1
+    assert len(engine.dialect.dispatch.do_connect) == 2
+    for coordinator in coordinators:
+        coordinator.close()
+    engine.dispose()

@@ -16,6 +16,7 @@ from sqlalchemy.exc import DBAPIError
 from examples.servers import start_postgres
 from fencing import GuardUnavailable, OutcomeUnknown
 from fencing.kernel import process
+from fencing.kernel.timer import timer
 from storage_guards import SQLAlchemyGuard
 from storage_guards.sqlalchemy import waits as waits_module
 from storage_guards.sqlalchemy.waits import Waits, waits
@@ -151,7 +152,7 @@ def test_an_interruption_leaves_the_next_wait_to_ask_for_a_check(monkeypatch: py
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(waits_module.timer(), "call_at", interrupt)
+        patch.setattr(timer(), "call_at", interrupt)
         own["interrupted"] = process.now() + 60, lambda: None
         with pytest.raises(KeyboardInterrupt):
             own.check_at(process.now() + 60)
