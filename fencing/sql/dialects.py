@@ -99,6 +99,10 @@ class Dialect(ABC):
                 for locks.
         """
 
+    def refuses_within(self, seconds: float) -> float:
+        """Return in how many seconds the database itself ends a wait that is bounded by so many."""
+        return seconds
+
     @abstractmethod
     def is_open(self, connection: Connection) -> bool:
         """Return whether the driver reports an open transaction.
@@ -218,6 +222,10 @@ class MySQL(Dialect):
         restore = [f"SESSION {name} = @{prefix}_{name}" for name in limits]
         return with_settings(connection, f"SET {', '.join(change)}", f"SET {', '.join(restore)}")
 
+    def refuses_within(self, seconds: float) -> float:
+        """Return a second more than the whole seconds that it counts: it checks once in a second."""
+        return math.ceil(seconds) + 1.0
+
     def is_open(self, connection: Connection) -> bool:
         """Return whether the server's last reply reported an open transaction."""
         driver: Any = connection.connection.driver_connection
@@ -233,8 +241,12 @@ class MySQL(Dialect):
         return bool(connection.dialect.is_mariadb)  # type: ignore[attr-defined]
 
     def close_socket(self, driver_connection: Any) -> None:
-        """Close the socket at once."""
-        driver_connection.close()
+        """Close the socket at once. aiomysql takes only the end of its transport for an error of the connection."""
+        writer = getattr(driver_connection, "_writer", None)
+        if writer is None:
+            driver_connection.close()
+        else:
+            writer.transport.abort()
 
     def _kind(self, connection: Connection) -> str:
         return "MariaDB" if self.is_mariadb(connection) else "MySQL"

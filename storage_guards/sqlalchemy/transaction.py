@@ -81,6 +81,7 @@ class SQLAlchemyTransaction(GuardedTransaction[Marks]):
     commit_is_over = False
     """The commit was answered, so an error of the unit of work is no answer to it."""
     _connection: Connection | None = None
+    _watched_seconds = 0.0
     _is_watched = False
     """Whether its socket is shut if an answer takes too long."""
     _bounded: Bounded | None = None
@@ -210,8 +211,8 @@ class SQLAlchemyTransaction(GuardedTransaction[Marks]):
             self._bounded.__enter__()
             return
         # The same as a Bounded does, in fewer calls.
-        now = process.now()
-        until = now + seconds + GRACE
+        now, self._watched_seconds = process.now(), dialect.refuses_within(seconds) + GRACE
+        until = now + self._watched_seconds
         self._is_watched = True
         waits[self] = until, partial(shut, connection, dialect)
         if not now < waits.checks_at <= until:
@@ -222,7 +223,7 @@ class SQLAlchemyTransaction(GuardedTransaction[Marks]):
             self._bounded.__exit__(None, error, None)
         elif self._is_watched and waits.pop(self, None) is None and self._connection is not None:
             waits.wait_until_shut()
-            note_shut(self._connection, self.seconds + GRACE, error)
+            note_shut(self._connection, self._watched_seconds, error)
         self._bounded, self._is_watched = None, False
 
     def is_over(self) -> bool:

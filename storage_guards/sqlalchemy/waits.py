@@ -102,7 +102,7 @@ class Bounded:
 
     def __init__(self, connection: Connection, dialect: Dialect, seconds: float) -> None:
         self._connection, self._dialect = connection, dialect
-        self._seconds = seconds + GRACE
+        self._seconds = dialect.refuses_within(seconds) + GRACE
         self._handle: asyncio.TimerHandle | None = None
         self._was_hung_up = False
 

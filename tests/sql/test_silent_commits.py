@@ -66,7 +66,8 @@ def test_a_write_ends(way: Way, use: Callable[[Any], None]) -> None:
     with pytest.raises(OutcomeUnknown) as caught:
         use(guard)
     assert silence.fired == 1
-    assert "There was no answer for 1.3 s" in "".join(getattr(caught.value.__cause__, "__notes__", ()))
+    seconds = "3 s" if way.is_mariadb else "1.3 s"  # MariaDB counts whole seconds, and refuses a little later
+    assert f"There was no answer for {seconds}" in "".join(getattr(caught.value.__cause__, "__notes__", ()))
     way.proxy.restore()
     assert way.landed(caught.value) is True, "the request had arrived"
     guard.claim(NEWER)
