@@ -10,14 +10,16 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Engine
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
+from sqlalchemy.pool import QueuePool
 
 from fencing.kernel.effects import finish
+from fencing.sql.dialects import SQLite, dialect_of
 from fencing.sql.statement_thread import StatementThread
 from storage_guards.bounds import LEAST_CONNECT_SECONDS
 from storage_guards.sql.shield import GRACE, finish_within
-from storage_guards.sqlalchemy.errors import NoConnection
+from storage_guards.sqlalchemy.errors import NoConnection, may_grow
 from storage_guards.sqlalchemy.transaction import SQLAlchemyTransaction, Waited
 
 T = TypeVar("T")
@@ -119,7 +121,7 @@ class _AsyncLent:
 
     async def __aenter__(self) -> AsyncConnection:
         began = time.monotonic()
-        bound = asyncio.timeout(self._seconds)
+        bound = asyncio.timeout(None if _opens_at_once(self._engine.sync_engine) else self._seconds)
         try:
             async with bound:
                 await self._connection.start()
@@ -135,3 +137,10 @@ class _AsyncLent:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._connection.__aexit__(kind, error, trace)
+
+
+def _opens_at_once(engine: Engine) -> bool:
+    """Return whether a connection is there at once. aiosqlite loses one whose opening is cancelled."""
+    pool = engine.pool
+    is_idle = isinstance(pool, QueuePool) and pool.checkedin() > 0
+    return isinstance(dialect_of(engine), SQLite) and (is_idle or may_grow(pool))

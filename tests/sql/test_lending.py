@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 from sqlalchemy import create_engine, event
+from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
 from examples.servers import RedisServer
 from fencing import GuardUnavailable, OutcomeUnknown, SQLCoordinator
 from fencing.kernel.opening import MOST_OVERDUE
-from storage_guards import PsycopgGuard, SQLAlchemyGuard
+from storage_guards import AsyncSQLAlchemyGuard, PsycopgGuard, SQLAlchemyGuard
+from storage_guards.sqlalchemy import transaction_async
 from tests.support import wait_until
 from tests.support.psycopg_database import dsn_of
 from tests.support.sql_ways import DONE, MINE, THROUGH_SQLALCHEMY, TO_SERVERS, Way, WayLender, ways
@@ -290,3 +296,22 @@ def test_hooks_of_the_user_are_asked_before_a_helper_connects(postgres_url: str)
     for coordinator in coordinators:
         coordinator.close()
     engine.dispose()
+
+
+def test_the_opening_of_a_file_is_not_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """aiosqlite would lose the connection. It takes long only on a machine that is busy."""
+    monkeypatch.setattr(transaction_async, "LEAST_CONNECT_SECONDS", 0.0)
+
+    async def story() -> None:
+        engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/data.db")
+        guard = AsyncSQLAlchemyGuard(engine)
+        await guard.create_tables()
+        await engine.dispose()
+        event.listen(engine.sync_engine, "do_connect", lambda *_: time.sleep(0.05))
+        await guard.claim(MINE, timeout=0.01)
+        await engine.dispose()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        asyncio.run(story())
+        gc.collect()
