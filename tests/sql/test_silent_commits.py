@@ -109,11 +109,11 @@ def test_marks_are_pruned_in_time(way: Way) -> None:
 @pytest.mark.parametrize("way", ["psycopg"], indirect=True)
 def test_commits_that_are_answered_leave_nothing(way: Way) -> None:
     """No socket of a later transaction is shut by what watched an earlier one."""
-    guard = way.new_guard(timeout=0.05)
+    guard = way.new_guard(timeout=1.0)
     guard.claim(MINE)
-    for id_ in range(40):
+    for id_ in range(40):  # for longer than each is watched
         guard.write(MINE, text(DONE), {"id": id_})
-        time.sleep(0.05)
+        time.sleep(0.06)
     assert way.done == set(range(40))
     assert not waits
 
