@@ -39,6 +39,14 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 
+class Late(TimeoutError):
+    """No connection is open yet. A class of its own: functions of the user's and signal handlers raise TimeoutError."""
+
+
+class Hanging(Late):
+    """Too many attempts to connect hang already."""
+
+
 class Opening(Generic[T]):
     """A connection that is being opened, by a helper thread; or the wait of a call for one of another opening.
 
@@ -107,14 +115,14 @@ class Opening(Generic[T]):
         """Return the connection.
 
         Raises:
-            TimeoutError: it is not open yet.
+            Late: it is not open yet.
             Exception: the failure of the opening.
         """
         try:
             return self.opened.pop()
         except IndexError:
             error, self.error = self.error, None  # its traceback refers to the frames that have this
-            raise error or TimeoutError("no connection in time") from None
+            raise error or Late("no connection in time") from None
 
     def breaks_off_by(self, break_off: Callable[[], object]) -> None:
         """Say how another thread can end the opening; it fails then."""
@@ -207,7 +215,7 @@ class Opener(Generic[T]):
             longest: how long the opening may take at most.
 
         Raises:
-            TimeoutError: it is not open yet. Another call may get it later.
+            Late: it is not open yet. Another call may get it later.
             Exception: what ``make`` has raised.
         """
         opening = Opening[T](seconds, longest)
@@ -230,7 +238,7 @@ class Opener(Generic[T]):
         """Begin to open a connection. The caller takes it, or leaves it when it does not wait any longer.
 
         Raises:
-            TimeoutError: too many hang already.
+            Hanging: too many hang already.
         """
         opening = Opening[T](seconds, longest)
         hanging = self._start_unless_too_many(opening)
@@ -254,8 +262,8 @@ class Opener(Generic[T]):
             context.run(self._run, opening)
         return []
 
-    def _hang(self, hanging: list[Opening[Any]]) -> TimeoutError:
-        return TimeoutError(
+    def _hang(self, hanging: list[Opening[Any]]) -> Hanging:
+        return Hanging(
             f"{len(hanging)} attempts to connect to {self._address} hang: {self._hangs}in the resolving of its name, "
             f"in the handshake of TLS, or in a function of yours, such as one that gives credentials"
         )

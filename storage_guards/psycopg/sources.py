@@ -17,7 +17,7 @@ from psycopg import AsyncConnection, Connection
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from fencing.kernel.errors import GuardUnavailable
-from fencing.kernel.opening import Opener, Opening
+from fencing.kernel.opening import Late, Opener, Opening
 from fencing.kernel.waking import LOST_WAKE_SECONDS, Turns, Wake
 from storage_guards.bounds import LEAST_CONNECT_SECONDS
 from storage_guards.psycopg.wire import hang_up, is_idle
@@ -286,12 +286,9 @@ class _NewConnection(Lent):
         self._opener = opener
 
     def _take(self) -> Connection[Any]:
-        began = time.monotonic()
         try:
             connection = self._opener.open(self._seconds, self._seconds)
-        except TimeoutError as error:
-            if time.monotonic() - began < self._seconds:  # of a signal handler, or of the user's function
-                raise
+        except Late as error:
             raise _no_connection(self._seconds, str(error)) from error
         if not isinstance(connection, Connection):
             if inspect.iscoroutine(connection):

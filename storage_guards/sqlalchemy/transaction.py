@@ -26,7 +26,7 @@ from sqlalchemy.pool import NullPool, QueuePool
 
 from fencing.kernel import process
 from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable
-from fencing.kernel.opening import Opener, Opening
+from fencing.kernel.opening import Hanging, Late, Opener, Opening
 from fencing.kernel.retry import LEAST_SECONDS
 from fencing.sql.connecting import MustConnect, connecting, here, hook, is_hooked
 from fencing.sql.dialects import SQLite, dialect_of
@@ -349,11 +349,8 @@ class _Lender:
         began = time.monotonic()
         try:
             connection = self._opener.open(seconds, max(seconds, OPENING_SECONDS))
-        except TimeoutError as error:
-            if time.monotonic() - began < seconds:  # of a signal handler, or of a function of the user's
-                raise
-            hangs = str(error) if "hang" in str(error) else ""
-            raise NoConnection(engine, seconds, hangs) from error
+        except Late as error:
+            raise NoConnection(engine, seconds, str(error) if isinstance(error, Hanging) else "") from error
         if waited is not None:
             waited(time.monotonic() - began)
         return connection
