@@ -273,7 +273,7 @@ def unknown(desk: Desk, fault: str, **options: Any) -> OutcomeUnknown:
 
 @pytest.fixture
 def faulty(side: Side) -> Desk:
-    desk = Desk(side, FaultyStore(), timeout=0.5)
+    desk = Desk(side, FaultyStore(), timeout=1.0)
     desk.beside.claim(A)
     desk.beside.write(A, KEY, b"old")
     return desk

@@ -278,7 +278,7 @@ def test_a_process_that_stood_still_learns_that_the_outcome_is_unknown(monkeypat
 
     stop, resumed = [], threading.Event()
     store = Standstill()
-    guard = ObjectStoreGuard(store, timeout=0.5)
+    guard = ObjectStoreGuard(store, timeout=1.0)
     guard.claim(MINE)
     monkeypatch.setattr(object_loop, "_GRACE", 0.05)
     stop.append(True)

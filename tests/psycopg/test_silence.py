@@ -23,7 +23,7 @@ def way(request: pytest.FixtureRequest, sql_ways: WayLender) -> Iterator[Way]:
 def test_silence_ends(way: Way) -> None:
     """Without a bound of its own each call would wait for ever, and the story would end as hung."""
     way.claim(MINE)
-    guard = way.new_guard(timeout=0.3)
+    guard = way.new_guard(timeout=1.0)
     way.side.call(guard.claim, MINE)  # and is connected now
     for use, error, arguments in (
         (guard.claim, GuardUnavailable, ()),

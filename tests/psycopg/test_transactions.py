@@ -354,7 +354,7 @@ def test_no_server() -> None:
 
 def test_a_pool_without_a_free_connection(orders: Orders) -> None:
     with ConnectionPool(orders.dsn, min_size=1, max_size=1, open=True) as pool:
-        guard = PsycopgGuard(pool, timeout=0.2)
+        guard = PsycopgGuard(pool, timeout=1.0)
         with pool.connection():
             started = time.monotonic()
             with pytest.raises(GuardUnavailable, match="pool"):

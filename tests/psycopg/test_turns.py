@@ -38,7 +38,7 @@ def test_async_turns_one_after_the_other() -> None:
 def test_an_operation_that_is_gone_has_no_turn(postgres_url: str) -> None:
     """An interruption can come where nothing gives the turn back: an operation that is gone does not have it."""
     with psycopg.connect(dsn_of(postgres_url)) as own:
-        guard = PsycopgGuard(own, timeout=0.5)
+        guard = PsycopgGuard(own, timeout=1.0)
         guard.create_tables()
         operation: Any = guard._borrow(1)
         operation.__enter__()
@@ -122,7 +122,7 @@ def test_a_cancellation_as_the_turn_comes_is_not_swallowed(postgres_url: str) ->
 
 def test_a_connection_that_stays_in_use(postgres_url: str) -> None:
     with psycopg.connect(dsn_of(postgres_url)) as own:
-        guard = PsycopgGuard(own, timeout=0.1)
+        guard = PsycopgGuard(own, timeout=1.0)
         guard.create_tables()
         with guard._borrow(1), pytest.raises(GuardUnavailable, match="only connection was in use"):
             guard.mark("orders:1")
@@ -132,7 +132,7 @@ def test_a_connection_that_stays_in_use(postgres_url: str) -> None:
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, ZeroDivisionError])
 def test_the_turn_passes_on_after_an_error(postgres_url: str, kind: type[BaseException]) -> None:
     with psycopg.connect(dsn_of(postgres_url)) as own:
-        guard = PsycopgGuard(own, timeout=0.5)
+        guard = PsycopgGuard(own, timeout=1.0)
         guard.create_tables()
         with pytest.raises(kind), guard.begin(MINE, claim=True):
             raise kind

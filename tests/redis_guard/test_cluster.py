@@ -97,7 +97,7 @@ def test_a_slot_that_moves_takes_mark_and_data_along(side: Side, cluster: RedisC
 
 def test_no_wait_is_longer_than_the_time_out(side: Side, cluster: RedisCluster) -> None:
     """Also where the client itself would wait for ever: its socket_timeout is None."""
-    guard = guard_of(side, cluster.servers[0].url, cluster=True, timeout=0.3, socket_timeout=None)
+    guard = guard_of(side, cluster.servers[0].url, cluster=True, timeout=1.0, socket_timeout=None)
     side.call(guard.claim, MINE)
     silent = cluster.primary_of_slot(SLOT)
     silent.freeze()

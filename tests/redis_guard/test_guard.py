@@ -232,7 +232,7 @@ def test_a_write_that_arrives_late_is_refused(
 ) -> None:
     """It has timed out. ``landed`` said that it never will land, or the holder has written again."""
     slow = proxy(any_redis)
-    guard = guard_of(side, slow.url(any_redis.url), timeout=0.3)
+    guard = guard_of(side, slow.url(any_redis.url), timeout=1.0)
     direct = guard_of(side, any_redis.url)
     side.call(guard.claim, MINE)
     slow.silence()
@@ -276,7 +276,7 @@ def test_a_task_that_is_cancelled_during_a_write(any_redis: RedisServer, proxy: 
 
 def test_a_server_that_is_silent_or_away(side: Side, any_redis: RedisServer, proxy: ProxyFactory) -> None:
     through = proxy(any_redis)
-    guard = guard_of(side, through.url(any_redis.url), timeout=0.3)
+    guard = guard_of(side, through.url(any_redis.url), timeout=1.0)
     through.refuse()
     started = time.monotonic()
     side.expect(GuardUnavailable, guard.claim, MINE)

@@ -17,7 +17,7 @@ import redis
 import redis.asyncio
 
 from fencing import AsyncRedlockCoordinator, CoordinatorUnavailable, FencingError, NotAcquired, RedlockCoordinator
-from fencing.kernel.opening import MOST_OVERDUE
+from fencing.kernel.opening import MOST_OVERDUE_OF_ALL
 from fencing.kernel.retry import NoReply
 from fencing.redlock import client_async
 from fencing.redlock.calls import Fanout, grant_call
@@ -26,6 +26,9 @@ from tests.support import wait_until
 from tests.support.redlock import FreshNodes, RedlockNodes
 from tests.support.servers import Proxy
 from tests.support.sides import Side
+
+MOST_OPENERS = MOST_OVERDUE_OF_ALL + 5
+"""How many connections to five nodes may be opened at once: so many overdue ones, and one more for each node."""
 
 TWO = ("frozen", *(pytest.param(how, marks=pytest.mark.thorough) for how in ("killed", "cut off")))
 
@@ -130,7 +133,8 @@ def test_a_partition_that_never_ends_costs_nothing_more_with_time(
             gc.collect()
             memory, _ = tracemalloc.get_traced_memory()
             openers = [each for each in threading.enumerate() if each.name == "fencing-opener"]
-            assert len(openers) <= 2 * MOST_OVERDUE, "they try to reach the two"
+            # A busy machine is late at the other three as well.
+            assert len(openers) <= MOST_OPENERS, "they try to reach the two"
             used.append((threading.active_count() - len(openers), len(os.listdir("/proc/self/fd")), memory))
         # What a busy machine has left undecided is given back in the background, and is forgotten then.
         side.wait_until(lambda: gc.collect() >= 0 and tracemalloc.get_traced_memory()[0] <= used[0][2] + 300_000)
@@ -138,7 +142,7 @@ def test_a_partition_that_never_ends_costs_nothing_more_with_time(
         tracemalloc.stop()
     first, *_, latest = used
     assert latest[0] <= first[0]
-    assert latest[1] <= first[1] + 2 * MOST_OVERDUE, "connections to the two come and go"
+    assert latest[1] <= first[1] + MOST_OPENERS, "connections come and go"
     started = time.monotonic()
     side.call(coordinator.close)
     assert time.monotonic() - started < 30

@@ -21,7 +21,7 @@ from tests.support.sql_ways import asyncio_url
 
 OLDER = Fence("orders:1", 4, "d" * 22)
 MINE = Fence("orders:1", 5, "a" * 22)
-TIMEOUT = 0.2
+TIMEOUT = 1.0
 
 
 class Short:
@@ -92,16 +92,16 @@ def test_the_mark_of_a_locked_table_on_mariadb(mariadb_url: str) -> None:
 def test_a_block_that_stands_still(short: Short) -> None:
     """The server says that it ended the transaction. So the outcome is known, and the error says why."""
     errors: Any = psycopg.Error if short.kind == "psycopg guard" else DBAPIError
-    error = short.side.expect(errors, short.block("SELECT 1", pause=3 * TIMEOUT))
+    error = short.side.expect(errors, short.block("SELECT 1", pause=1.5 * TIMEOUT))
     assert "idle-in-transaction" in str(error)
-    assert "guard's timeout, here 0.2 s" in "".join(error.__notes__)
+    assert "guard's timeout, here 1 s" in "".join(error.__notes__)
 
 
 def test_a_statement_that_takes_too_long(short: Short) -> None:
     errors: Any = psycopg.Error if short.kind == "psycopg guard" else DBAPIError
     error = short.side.expect(errors, short.block("SELECT pg_sleep(5)"))
     assert "statement timeout" in str(error)
-    assert "guard's timeout, here 0.2 s" in "".join(error.__notes__)
+    assert "guard's timeout, here 1 s" in "".join(error.__notes__)
 
 
 def test_a_snapshot_from_before_the_own_claim(short: Short) -> None:

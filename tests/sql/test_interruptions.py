@@ -299,7 +299,7 @@ def test_a_hang_up_logs_nothing(
 
     async def story() -> None:
         engine = create_async_engine(through.url(postgres_url.replace("+psycopg", "+asyncpg")))
-        guard = AsyncSQLAlchemyGuard(engine, timeout=0.3)
+        guard = AsyncSQLAlchemyGuard(engine, timeout=1.0)
         await guard.claim(MINE)
         for cancelled in (False, True):
             held = through.hold_reply_when(is_commit)

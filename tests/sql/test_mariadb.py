@@ -665,7 +665,7 @@ def test_connections_come_back_unchanged(shop: Shop) -> None:
 
 def test_a_statement_of_the_block_is_bounded(shop: Shop) -> None:
     shop.way.needs_mariadb("max_statement_time")
-    guard = SQLAlchemyGuard(shop.connect(), timeout=0.3)
+    guard = SQLAlchemyGuard(shop.connect(), timeout=1.0)
     with pytest.raises(OperationalError, match="1969"), guard.begin(MINE, claim=True) as connection:
         connection.execute(text("SELECT SLEEP(20) FROM orders"))
 

@@ -339,7 +339,7 @@ def test_an_interrupted_commit_of_psycopg_tells_its_outcome(
 def test_a_database_error_that_says_no(way: Way) -> None:
     """A reader keeps SQLite from committing: that is a refusal, and nothing is unknown."""
     way.beside.claim(MINE)
-    guard = way.new_guard(timeout=0.2)
+    guard = way.new_guard(timeout=1.0)
     with way.outside.connect() as reader:
         reader.exec_driver_sql("BEGIN")
         reader.execute(text("SELECT * FROM done")).all()

@@ -287,7 +287,7 @@ def test_a_transaction_through_asyncpg_that_takes_too_long_is_ended(way: Way, mo
     if int(way.sql("SHOW server_version_num")[0][0]) < 170000:
         pytest.skip("transaction_timeout came with PostgreSQL 17")
     monkeypatch.setattr(dialects, "LONGEST_SECONDS", 1.5)
-    guard = way.new_guard(timeout=0.5, size=1)
+    guard = way.new_guard(timeout=1.0, size=1)
 
     async def stop() -> None:
         async with guard.begin(MINE, claim=True) as connection:
@@ -306,7 +306,7 @@ def test_a_transaction_through_asyncpg_that_takes_too_long_is_ended(way: Way, mo
 def test_sqlite_connections_come_back_unchanged(way: Way, form: str) -> None:
     engine = way.new_engine(pool_size=1, max_overflow=0, connect_args={"timeout": 1.234})
     begin_with(engine, form)
-    guard = SQLAlchemyGuard(engine, timeout=0.2)
+    guard = SQLAlchemyGuard(engine, timeout=1.0)
 
     def busy_timeout() -> Any:
         connection = engine.raw_connection()
@@ -318,7 +318,7 @@ def test_sqlite_connections_come_back_unchanged(way: Way, form: str) -> None:
     guard.claim(MINE)
     assert busy_timeout() == 1234
     with guard.begin(MINE) as inside:
-        assert inside.exec_driver_sql("PRAGMA busy_timeout").scalar_one() == 200
+        assert inside.exec_driver_sql("PRAGMA busy_timeout").scalar_one() == 1000
     assert busy_timeout() == 1234
     with pytest.raises(ZeroDivisionError), guard.begin(MINE):
         raise ZeroDivisionError

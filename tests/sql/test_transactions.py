@@ -250,7 +250,7 @@ def test_a_commit_that_the_database_refuses(way: Way) -> None:
 @each_driver
 def test_a_frozen_session_that_holds_the_mark(way: Way) -> None:
     way.claim(MINE)
-    guard = way.new_guard(timeout=0.3)
+    guard = way.new_guard(timeout=1.0)
     way.side.call(guard.mark, "orders:1")  # and is connected now
     with way.outside.connect() as frozen:
         frozen.execute(text("UPDATE fencing_marks SET seq = seq WHERE resource = 'orders:1'"))
@@ -329,7 +329,7 @@ async def _cancel_twice(use: Coroutine[Any, Any, Any], begun: Callable[[], None]
 def test_no_statement_of_a_cancelled_call_is_under_way_after_it(way: Way, use: str) -> None:
     """It would take the write lock later, and nobody but the event loop could end that."""
     way.claim(MINE)
-    guard = way.new_guard(timeout=0.3, size=1)
+    guard = way.new_guard(timeout=1.0, size=1)
 
     async def call() -> None:
         if use == "claim":
