@@ -44,9 +44,17 @@ here = _Here()
 
 def hook(engine: Engine) -> None:
     """Have the engine ask here before it connects."""
-    dialect = engine.dialect  # which engines with other options, and copies, have in common
-    if not event.contains(dialect, "do_connect", _connect):
-        event.listen(dialect, "do_connect", _connect)
+    listen_once(engine.dialect, "do_connect", _connect)  # engines with other options, and copies, have it in common
+
+
+def listen_once(target: Any, name: str, function: Callable[..., object]) -> None:
+    """Have a function called at an event, unless it is called there already.
+
+    ``event.contains`` knows a target by its address. When an engine is disposed of, its pool gives its hooks to a new
+    pool and is gone; another pool at the same address would seem to have them (seen in SQLAlchemy 2.1).
+    """
+    if function not in list(getattr(target.dispatch, name)):
+        event.listen(target, name, function)
 
 
 def is_hooked(engine: Engine) -> bool:

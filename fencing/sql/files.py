@@ -12,9 +12,10 @@ import os
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from sqlalchemy import Connection, Engine, event
+from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DisconnectionError
 
+from fencing.sql.connecting import listen_once
 from fencing.sql.dialects import SQLite, dialect_of
 
 Identity = tuple[int, int]
@@ -32,8 +33,7 @@ def follow(engine: Engine) -> None:
             (engine.pool, "connect", _after_opening),
             (engine.pool, "checkout", _at_checkout),
         ):
-            if not event.contains(target, name, hook):
-                event.listen(target, name, hook)
+            listen_once(target, name, hook)
 
 
 def require_current(connection: Connection) -> None:

@@ -295,3 +295,13 @@ def test_many_guards_of_an_engine_follow_its_files_once(files: Files) -> None:
     for _ in range(3):
         files.guard(engine.execution_options(schema_translate_map={"x": "y"}))
     assert [len(plain.pool.dispatch.checkout), len(plain.dialect.dispatch.do_connect)] == [1, 1]
+
+
+def test_an_engine_at_the_address_of_another_is_followed(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`event.contains` compares addresses. Of 800 engines, one had a pool at the address of one disposed of before."""
+    monkeypatch.setattr(event, "contains", lambda *_: True)
+    guard = files.guard()
+    files.side.call(guard.claim, MINE)
+    files.restore()
+    files.beside().claim(NEWER)
+    files.side.expect(StaleFence, guard.write, MINE, text(ADD))

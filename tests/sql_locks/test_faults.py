@@ -318,9 +318,12 @@ def test_a_new_connection_that_breaks_before_its_first_request(locks: LockDataba
     """SQLAlchemy does not translate the errors of the driver's own request for autocommit."""
     coordinator = locks.coordinator()
     lost = locks.proxy.drop_reply_when(lambda request: b"AUTOCOMMIT = 1" in request, times=1000)
-    while not lost.fired:  # on a busy machine, connecting may take as long as the call may
-        error = locks.side.expect(CoordinatorUnavailable, coordinator.acquire, "orders", timeout=0.2)
-    assert "Lost connection" in str(error)
+
+    def error() -> str:
+        return str(locks.side.expect(CoordinatorUnavailable, coordinator.acquire, "orders", timeout=0.2))
+
+    wait_until(lambda: "Lost connection" in error())  # on a busy machine, to connect may take longer than a call may
+    assert lost.fired
     locks.proxy.restore()
     assert locks.side.call(locks.side.call(coordinator.acquire, "orders", timeout=5).release)
 
