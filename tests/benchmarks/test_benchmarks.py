@@ -254,6 +254,7 @@ def test_only_a_run_of_everything_has_other_libraries() -> None:
     assert set(contenders(THREADS, everything=True)) == {*THREADS, OURS + AGAIN}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("hiredis", [True, False])
 def test_a_measurement_in_a_child_ends_in_its_result_or_its_last_words(hiredis: bool) -> None:
     assert in_child("measure.jain", seconds=30, hiredis=hiredis, counts=[1, 1]) == 1

@@ -54,7 +54,8 @@ def fleet(any_redis: RedisServer) -> Iterator[Callable[[str], Worker]]:
         yield start
 
 
-@pytest.mark.parametrize("suffix", ["", pytest.param("-async", marks=pytest.mark.thorough)], ids=["sync", "async"])
+@pytest.mark.thorough
+@pytest.mark.parametrize("suffix", ["", "-async"], ids=["sync", "async"])
 def test_old_and_new_workers_exclude_each_other(
     any_redis: RedisServer, fleet: Callable[[str], Worker], suffix: str
 ) -> None:

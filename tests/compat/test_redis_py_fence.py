@@ -166,6 +166,7 @@ def test_a_token_that_was_handed_over_releases_and_wakes_the_next(locks: Locks, 
     assert client.get("r") not in (None, token)
 
 
+@pytest.mark.thorough
 def test_a_loss_names_its_cause(any_redis: RedisServer) -> None:
     lock: Any = any_redis.client().lock("r", timeout=1, lock_class=RedisPyLock)
     lock.acquire()

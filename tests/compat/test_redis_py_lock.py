@@ -66,6 +66,7 @@ def test_another_sleep_polls(locks: Locks, any_redis: RedisServer) -> None:
     locks.call(lock.release)
 
 
+@pytest.mark.thorough
 def test_times_to_wait(locks: Locks) -> None:
     locks.call(locks.make(timeout=60).acquire)
     started = time.monotonic()
@@ -327,6 +328,7 @@ def test_extensions_at_the_same_moment_count_as_the_shortest_one(locks: Locks, a
     locks.call(lock.release)
 
 
+@pytest.mark.thorough
 def test_renewal_only_where_it_is_asked_for(locks: Locks, any_redis: RedisServer) -> None:
     client = any_redis.client()
     renewed, left = locks.make("renewed", timeout=0.6, renew=True), locks.make("left", timeout=0.6)

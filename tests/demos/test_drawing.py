@@ -217,6 +217,7 @@ def test_the_browser_notices(before: str, after: str, problem: str, tmp_path: Pa
     assert problem in {kind for _, kind, *_ in rendered.problems} | {"request" for line in rendered.console}
 
 
+@pytest.mark.thorough
 def test_nothing_covers_anything_else(tmp_path: Path) -> None:
     """In a browser, with texts of all widths, as wide as can be and as narrow as can be."""
     require_browser()

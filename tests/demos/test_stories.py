@@ -183,6 +183,7 @@ class OnlyPauses(director.Director):
         raise NotImplementedError
 
 
+@pytest.mark.thorough
 def test_a_worker_is_not_paused_while_it_keeps_the_locks_of_all(tmp_path: Path) -> None:
     """A file of SQLite has one writer: paused in the middle of a renewal, it would keep the lock from everybody."""
     with ExitStack() as stack:

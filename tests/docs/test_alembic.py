@@ -87,6 +87,7 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
     engine.dispose()
 
 
+@pytest.mark.thorough
 def test_the_recipe(engine: Engine, tmp_path: Path) -> None:
     project = Project(tmp_path, engine.url.render_as_string(hide_password=False))
     guard = SQLAlchemyGuard(engine)
@@ -141,6 +142,7 @@ def test_what_it_makes_is_what_create_tables_makes(engine: Engine, tmp_path: Pat
     assert columns() == wanted
 
 
+@pytest.mark.thorough
 def test_the_recipe_for_locks(engine: Engine, tmp_path: Path) -> None:
     project = Project(tmp_path, engine.url.render_as_string(hide_password=False), LOCKS)
     project.run(command.revision, message="first", autogenerate=True)

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 [RECIPE] = [
     block
@@ -64,6 +66,7 @@ with connection.cursor() as cursor:
 """
 
 
+@pytest.mark.thorough
 def test_the_recipe(postgres_url: str) -> None:
     program = PROGRAM.format(recipe=RECIPE)
     url = postgres_url.replace("postgresql+psycopg", "postgresql")

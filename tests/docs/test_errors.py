@@ -37,6 +37,7 @@ def names_of_the_page(**names: Any) -> dict[str, Any]:
     return names
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("lost", ["nothing", "reply", "request"])
 def test_a_lost_commit_counts_once(
     any_redis: RedisServer,
@@ -82,6 +83,7 @@ def commit_of_the_write() -> Callable[[bytes], bool]:
     return matches
 
 
+@pytest.mark.thorough
 def test_a_job_is_repeated_only_while_nothing_was_written() -> None:
     names = names_of_the_page(coordinator=None, guard=None)
     fence = Fence("r", 1, "a" * 22)

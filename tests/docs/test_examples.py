@@ -12,6 +12,7 @@ from examples.servers import PostgresServer, RedisServer
 PAGE = Path(__file__).resolve().parents[2] / "examples" / "README.md"
 
 
+@pytest.mark.thorough
 def test_the_servers_start(
     any_redis: RedisServer, postgres_server: PostgresServer, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -81,6 +81,7 @@ def url(request: pytest.FixtureRequest, postgres_url: str, monkeypatch: pytest.M
         yield f"http://127.0.0.1:{port}"
 
 
+@pytest.mark.thorough
 def test_the_services_and_the_client(url: str, any_redis: RedisServer) -> None:
     program = CLIENT.replace("http://shop.internal", url).replace(
         "redis.Redis()", f"redis.Redis.from_url({any_redis.url!r})"
@@ -104,6 +105,7 @@ def test_the_services_and_the_client(url: str, any_redis: RedisServer) -> None:
         assert client.get("/orders/42").json() == {"total": 2}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("is_carried_out", [True, False], ids=["its reply is lost", "it arrives late"])
 def test_a_write_without_an_answer(url: str, any_redis: RedisServer, is_carried_out: bool) -> None:
     """The reply is lost, or the request itself arrives after the reclaim."""

@@ -31,9 +31,8 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
 
 
-@pytest.mark.parametrize(
-    "lost", ["nothing", *(pytest.param(each, marks=pytest.mark.thorough) for each in ("reply", "request"))]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("lost", ["nothing", "reply", "request"])
 def test_the_examples_work(
     any_redis: RedisServer,
     s3_server: S3Server,
@@ -101,6 +100,7 @@ def lose_what_is_published(network: HttpProxy, lost: str) -> None:
     network.drop_request_when(pointer_after_data, times=None)
 
 
+@pytest.mark.thorough
 def test_late_uploaders_are_refused(
     any_redis: RedisServer, s3_server: S3Server, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -113,6 +113,7 @@ def test_late_uploaders_are_refused(
     assert "a newer uploader has claimed" in capsys.readouterr().out
 
 
+@pytest.mark.thorough
 def test_the_pointer_is_as_shown(s3_server: S3Server) -> None:
     shown, policy = blocks("json")
     pointer = decode(shown.encode(), "sales")
@@ -144,6 +145,7 @@ def kinds(value: Any) -> Any:
     return [kinds(value[0])] if isinstance(value, list) else type(value)
 
 
+@pytest.mark.thorough
 def test_the_costs(s3_server: S3Server, http_proxy: Callable[[S3Server], HttpProxy]) -> None:
     network = http_proxy(s3_server)
     counts = RequestCounts(network)

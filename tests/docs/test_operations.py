@@ -56,6 +56,7 @@ def test_the_rule_for_redis_allows_locks_and_waiting_and_no_other_keys(fresh_red
     worker.close()
 
 
+@pytest.mark.thorough
 def test_the_name_of_the_counter_is_what_the_command_prints() -> None:
     [(command, printed)] = re.findall(r"(?m)^ +\$ (python -c .*)\n +(fencing.*)$", INCIDENTS)
     done = subprocess.run([sys.executable, *shlex.split(command)[1:]], capture_output=True, text=True, check=True)

@@ -20,6 +20,7 @@ PAGE = (Path(__file__).resolve().parents[2] / "docs" / "coordinators" / "redlock
 EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
+@pytest.mark.thorough
 def test_the_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
 from sqlalchemy import create_engine, text
 
 from examples import transfer
@@ -16,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "guide" / "several.md").read_text("utf-8"), re.DOTALL)
 
 
+@pytest.mark.thorough
 def test_transfers_in_both_directions(any_redis: RedisServer, postgres_url: str) -> None:
     balances = transfer.run(any_redis.url, postgres_url, transfers=8)
     assert sum(balances.values()) == 3000

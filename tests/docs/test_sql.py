@@ -34,6 +34,7 @@ def examples(page: str) -> list[str]:
     return re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text("utf-8"), re.DOTALL)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("page", ["sqlalchemy", "psycopg"])
 @pytest.mark.parametrize("lost", ["nothing", "reply", "request"])
 def test_the_examples_work(

@@ -7,10 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "guide" / "testing.md"
 
 
+@pytest.mark.thorough
 def test_the_tests_of_the_page_pass(tmp_path: Path) -> None:
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
     (tmp_path / "test_deposits.py").write_text("\n\n".join(blocks))

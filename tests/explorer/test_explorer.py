@@ -49,6 +49,7 @@ _LONGER = (
 )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "scenario",
     [pytest.param(each, id=name, marks=pytest.mark.thorough if name in _LONGER else ()) for name, each in SAFE.items()],

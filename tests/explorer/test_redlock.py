@@ -34,6 +34,7 @@ def test_numbers_grow(name: str, say: Say) -> None:
     assert found.grants > 20, "the bounds leave little to explore"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "rule", [pytest.param(name, marks=pytest.mark.thorough if name in SLOW else ()) for name in RULES]
 )
@@ -45,6 +46,7 @@ def test_without_the_rule_its_violation_is_found(rule: str, say: Say) -> None:
     assert len(violation) == length, str(violation)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.thorough if name in SLOW else ()) for name in WRONG_NUMBERS]
 )
@@ -58,6 +60,7 @@ def test_no_update_is_lost_even_where_numbers_repeat(name: str, say: Say) -> Non
     assert found.writes > 20
 
 
+@pytest.mark.thorough
 def test_nothing_is_found_with_the_same_rules_on() -> None:
     scenario, _, _ = RULES["the highest number is never lowered"]
     found = explore(Nodes(scenario.clients, scenario.faults, scenario.counters, scenario.back))

@@ -264,7 +264,8 @@ def tampering(chance: random.Random) -> tuple[str, Value]:
     return keys.counter, chance.choice([None, *COUNTERS, *(b"%d" % number for number in NUMBERS)])
 
 
-@pytest.mark.parametrize("calls", [600, pytest.param(3000, marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("calls", [600, 3000])
 def test_random_calls(real: RealRedis, calls: int) -> None:
     seed = int(os.environ.get("FENCING_SEED", 0)) or random.randrange(1, 2**32)
     print(f"FENCING_SEED={seed}, {calls} calls")
@@ -342,19 +343,18 @@ def _aged(snapshot: Snapshot, clock_us: int) -> Snapshot:
     return SimulatedRedis(snapshot._replace(clock_us=clock_us)).snapshot()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "redis_server",
-    ["8", pytest.param("7", marks=pytest.mark.thorough), pytest.param("6.2", marks=pytest.mark.thorough)],
+    ["8", "7", "6.2"],
     indirect=True,
 )
 @pytest.mark.parametrize(
     "name",
     [
         "3 that queue",
-        *(
-            pytest.param(name, marks=pytest.mark.thorough)
-            for name in ("3 that queue, data loss", "2 clients, twice refused")
-        ),
+        "3 that queue, data loss",
+        "2 clients, twice refused",
     ],
 )
 def test_every_call_the_explorer_made(real: RealRedis, name: str) -> None:

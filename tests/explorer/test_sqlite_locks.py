@@ -43,6 +43,7 @@ def servers(tmp_path: Path) -> Iterator[Any]:
         server.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("scenario", "moves"), list(scenarios()))
 def test_sql_locks_are_safe(scenario: Scenario, moves: bool, servers: Any, say: Callable[[object], None]) -> None:
     """The same as for Redis. With a clock that goes back when data is lost, refused claims are repaired."""

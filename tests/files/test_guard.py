@@ -362,6 +362,7 @@ with FileGuard(sys.argv[1]).begin(Fence("r", 5, "a" * 22)) as file:
 """
 
 
+@pytest.mark.thorough
 def test_a_frozen_holder_keeps_others_out_until_it_is_killed(side: Side, new_guard: NewGuard, tmp_path: Path) -> None:
     guard = new_guard(timeout=0.2)
     side.call(guard.write, MINE, b"first", claim=True)

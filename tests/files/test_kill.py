@@ -125,6 +125,7 @@ def state(folder: Path) -> Any:
     return {file.name: file.read_bytes() for file in path.iterdir()}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("work", "new", "calls"),
     [

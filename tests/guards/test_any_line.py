@@ -63,11 +63,10 @@ def interrupt_each_line(
     raise AssertionError
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize(
-    "way", ["write", *(pytest.param(way, marks=pytest.mark.thorough) for way in ("publish", "begin"))]
-)
-@pytest.mark.parametrize("kind", [KeyboardInterrupt, pytest.param(SoftTimeLimitExceeded, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("way", ["write", "publish", "begin"])
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SoftTimeLimitExceeded])
 def test_files(tmp_path: Path, kind: type[BaseException], way: str) -> None:
     guard = FileGuard(tmp_path, timeout=0.5)
 

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -17,6 +19,7 @@ def run(program: str, folder: Path, *paths: Path) -> str:
     return done.stdout + done.stderr
 
 
+@pytest.mark.thorough
 def test_the_sync_guard_needs_no_greenlet(tmp_path: Path) -> None:
     printed = run(
         "sys.modules['greenlet'] = None\n"
@@ -32,6 +35,7 @@ def test_the_sync_guard_needs_no_greenlet(tmp_path: Path) -> None:
     assert printed.splitlines()[-1] == "7"
 
 
+@pytest.mark.thorough
 def test_an_old_sqlalchemy_is_named(tmp_path: Path) -> None:
     (tmp_path / "sqlalchemy").mkdir()
     (tmp_path / "sqlalchemy" / "__init__.py").touch()

@@ -25,6 +25,7 @@ print(*sorted(name for name in globals() if name.endswith("Guard")))
 ALL = {"File", "HTTP", "Memory", "ObjectStore", "Psycopg", "Redis", "SQLAlchemy"}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("absent", "left"),
     [

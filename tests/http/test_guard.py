@@ -39,6 +39,7 @@ def new_fence(number: int = 5) -> Fence:
     return Fence(f"r{uuid.uuid4().hex}", number, uuid.uuid4().hex)
 
 
+@pytest.mark.thorough
 def test_a_lock_claims_at_a_service(side: HTTPSide, service: Service) -> None:
     guard = side.guard(service.claims_url)
     coordinator = side.coordinator(guards=[guard])
@@ -95,6 +96,7 @@ def test_a_service_that_is_away(side: HTTPSide) -> None:
     side.expect(GuardUnavailable, side.coordinator(guards=[guard]).acquire, "r", timeout=0.2)
 
 
+@pytest.mark.thorough
 def test_a_service_that_is_silent(side: HTTPSide, silent_service: socket.socket) -> None:
     guard = side.guard(f"http://127.0.0.1:{silent_service.getsockname()[1]}/claims", timeout=0.3)
     began = time.monotonic()

@@ -107,6 +107,7 @@ def lose_a_put(account: Account, proxy: Proxy, value: int, condition: str | None
     return loss
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("has_condition", [False, True])
 def test_a_late_request_of_the_same_fence(account: Account, proxy: Proxy, has_condition: bool) -> None:
     with account.coordinator.hold(account.name) as lease, fenced(account.client, lease):

@@ -143,6 +143,7 @@ def test_several_claims_are_all_or_none(service: Service) -> None:
     assert service.mark(other.resource) is None
 
 
+@pytest.mark.thorough
 def test_a_busy_storage_is_503(service: Service) -> None:
     fence = new_fence()
     connection = service.engine.raw_connection()

@@ -20,6 +20,7 @@ from storage_guards import HTTPGuard, fenced
 from tests.support.http_servers import ROOT, running
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("kind", "passed", "verdict", "final"),
     [("checking", "checked", "written", 10), ("uvicorn", "receiving", "refused", 5)],

@@ -119,6 +119,7 @@ def test_a_task_that_is_cancelled_all_the_time_waits_in_peace(shield: Callable[[
     asyncio.run(story())
 
 
+@pytest.mark.thorough
 def test_an_effect_of_locks_and_backends_is_data() -> None:
     """No field of it is a function: the exploration compares effects, and performs them in its own way."""
     effects = 0

@@ -385,6 +385,7 @@ def test_an_interruption_at_any_step(work: Callable[[Any], None]) -> None:
     assert at_every_step(partial(work, pool), partial(lends_again, pool)) > 3
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("is_late", [False, True])
 def test_an_interruption_of_a_return_holds_up_no_other_thread(*, is_late: bool) -> None:
     line, raised = 0, True
@@ -602,6 +603,7 @@ def test_a_task_that_was_interrupted_as_it_left_is_handed_nothing(monkeypatch: p
     asyncio.run(story())
 
 
+@pytest.mark.thorough
 def test_an_interruption_of_a_task_at_any_line() -> None:
     async def use() -> None:
         lent = await pool.take(LONG)

@@ -179,6 +179,7 @@ def test_an_opening_is_broken_off_at_its_own_limit(server: Server) -> None:
         server.opener.open(LONG, SHORT)
 
 
+@pytest.mark.thorough
 def test_the_oldest_of_too_many_is_broken_off(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(opening_module, "YOUNG_SHARE", 0.0)
     server.hang(MOST_OVERDUE)
@@ -189,6 +190,7 @@ def test_the_oldest_of_too_many_is_broken_off(server: Server, monkeypatch: pytes
     assert server.broken_off == 2
 
 
+@pytest.mark.thorough
 def test_a_call_waits_for_young_ones_of_too_many_and_gets_their_connection(server: Server) -> None:
     """The handshake takes longer than each call, and many call. It succeeds all the same."""
     server.hang(MOST_OVERDUE)
@@ -236,6 +238,7 @@ def test_a_call_that_an_interruption_took_gets_nothing_and_counts_for_nothing(se
     assert not server.opener._openings
 
 
+@pytest.mark.thorough
 def test_all_servers_of_a_coordinator_share_a_limit_but_each_may_have_one(make: Callable[..., Server]) -> None:
     openings = Openings()
     servers = [make(openings) for _ in range(MOST_OVERDUE_OF_ALL // MOST_OVERDUE + 1)]

@@ -90,6 +90,7 @@ def test_the_owner_is_the_thread_and_the_task() -> None:
     assert len(owners) == 4
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "program", ["import fencing.redis.coordinator", "from fencing import MemoryCoordinator as M; M()"]
 )

@@ -180,6 +180,7 @@ def test_work_that_comes_as_the_thread_ends_is_done() -> None:
     assert len(calls) == 2
 
 
+@pytest.mark.thorough
 def test_no_work_is_lost_between_two_threads() -> None:
     queue = Queue()
     for item in range(3000):
@@ -255,6 +256,7 @@ def test_an_interrupted_wake_leaves_a_worker_that_works() -> None:
 FILES = ("fencing/kernel/workers.py", "fencing/kernel/waking.py", "fencing/kernel/quirks.py", "/threading.py")
 
 
+@pytest.mark.thorough
 def test_an_interruption_at_any_line_of_the_start_leaves_a_worker_that_works() -> None:
     numbers = itertools.count()
     for line in range(1, 1000):

@@ -264,6 +264,7 @@ def test_threads_have_no_such_limit() -> None:
         MemoryCoordinator(stall_limit=3)  # type: ignore[call-arg]
 
 
+@pytest.mark.thorough
 def test_a_busy_body_is_real_time_too() -> None:
     """Without a clock that the test moves: three ttls of work, in one piece."""
 

@@ -182,8 +182,9 @@ class Counter:
         return int(self.guard.refusals - before)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("pair", PAIRS)
-@pytest.mark.parametrize("asynchronous", [False, pytest.param(True, marks=pytest.mark.thorough)], ids=["sync", "async"])
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
 def test_moving_there_and_back(
     request: pytest.FixtureRequest, tmp_path: Path, pair: tuple[str, str], asynchronous: bool
 ) -> None:

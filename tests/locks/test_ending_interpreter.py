@@ -132,6 +132,7 @@ def test_a_process_without_file_descriptors(monkeypatch: pytest.MonkeyPatch, cap
     assert side.call(lease.release) is True
 
 
+@pytest.mark.thorough
 def test_functions_that_run_at_exit_take_locks() -> None:
     done = subprocess.run(
         [sys.executable, "-X", "dev", "-c", AT_EXIT], cwd=ROOT, capture_output=True, text=True, timeout=90, check=True

@@ -65,6 +65,7 @@ class Everything:
             operation()
 
 
+@pytest.mark.thorough
 def test_a_fork_while_threads_are_busy(any_redis: RedisServer) -> None:
     everything = Everything(any_redis.url)
     ended = threading.Event()

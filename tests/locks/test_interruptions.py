@@ -32,6 +32,7 @@ from tests.support import wait_until
 from tests.support.every_step import Exit, Failure, at_every_step, interruption, is_idle
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("several", [False, True], ids=["one", "several"])
 def test_every_step_in_memory(several: bool) -> None:
@@ -49,6 +50,7 @@ def test_every_step_in_memory(several: bool) -> None:
     assert at_every_step(work, check) > 50
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("several", [False, True], ids=["one", "several"])
 def test_every_step_in_memory_for_asyncio(several: bool) -> None:

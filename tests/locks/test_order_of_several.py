@@ -94,6 +94,7 @@ def walk(*orders: Sequence[str]) -> tuple[int, int]:
     return well, circles
 
 
+@pytest.mark.thorough
 def test_crossed_orders_never_make_a_circle() -> None:
     well, circles = walk(["a", "b"], ["b", "a"])
     assert circles == 0
@@ -107,6 +108,7 @@ def test_three_locks() -> None:
     assert well > 500
 
 
+@pytest.mark.thorough
 def test_without_the_order_there_are_circles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(several, "_in_order", list)
     well, circles = walk(["a", "b"], ["b", "a"])

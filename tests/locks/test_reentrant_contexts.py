@@ -226,6 +226,7 @@ def test_the_innermost_block_with_cancel_on_loss_raises_the_loss() -> None:
     assert seen == ["expired"]
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_interruption_at_any_step_of_an_inner_block() -> None:
     table = LockTable()

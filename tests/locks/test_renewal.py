@@ -395,6 +395,7 @@ def test_the_thread_ends_after_the_last_lease(monkeypatch: pytest.MonkeyPatch) -
     assert not any(thread.is_alive() for thread in worked)
 
 
+@pytest.mark.thorough
 def test_short_holdings_start_no_thread_and_leave_no_calls_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timer_module, "LINGER_SECONDS", 0.05)
     coordinator = MemoryCoordinator(ttl=30)

@@ -20,6 +20,7 @@ def storm(url: str, seconds: float, names: str = "") -> int:
     return int(done.stdout)
 
 
+@pytest.mark.thorough
 def test_every_lock_survives_interruptions(any_redis: RedisServer) -> None:
     assert storm(any_redis.url, 0.25) > 100
 

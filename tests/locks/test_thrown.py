@@ -109,6 +109,7 @@ def test_in_the_queue_of_a_lock(kind: type[BaseException], any_redis: RedisServe
             coordinator.acquire("thrown", timeout=5).release()  # nobody else stands in the queue
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", [Stopped, TimeoutError, KeyboardInterrupt])
 def test_at_a_redis_that_does_not_answer(
     kind: type[BaseException], any_redis: RedisServer, proxy: ProxyFactory, monkeypatch: pytest.MonkeyPatch

@@ -96,6 +96,7 @@ def test_each_file_of_the_packages_has_its_tests() -> None:
         assert any((ROOT / folder).rglob("test_*.py")), folder
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("seconds", "outcome"), [("0", "1 passed, 1 skipped"), ("60", "2 passed")])
 def test_what_has_not_begun_in_time_is_skipped(tmp_path: Path, seconds: str, outcome: str) -> None:
     (tmp_path / "test_it.py").write_text("def test_one(): pass\ndef test_two(): pass\n")

@@ -109,7 +109,7 @@ def way_of(world: World) -> Any:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("error", [SoftTimeLimitExceeded, KeyboardInterrupt])
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.thorough), 11])
+@pytest.mark.parametrize("step", [1, 11])
 def test_an_interruption_at_any_line(way: str, error: type[BaseException], step: int) -> None:
     sent = set()
     for number in count(1, step):
@@ -178,6 +178,7 @@ def test_the_outcome_of_another_write_is_not_taken_for_this_ones() -> None:
     assert cancelled.__cause__ is own
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")  # it was not sent
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("error", [SoftTimeLimitExceeded, KeyboardInterrupt])

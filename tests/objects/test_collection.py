@@ -19,6 +19,7 @@ R = "orders:1"
 A, B, C = Fence(R, 1, "a" * 22), Fence(R, 2, "b" * 22), Fence(R, 3, "c" * 22)
 
 
+@pytest.mark.thorough
 def test_history_and_collection(http: Desk) -> None:
     name = "a/ä.csv"
     for fence, count in ((A, 2), (B, 1)):

@@ -163,6 +163,7 @@ def test_what_a_claim_has_shown_must_still_be_there(shop: Shop) -> None:
     shop.refused(lambda: shop.publish(b"2"))
 
 
+@pytest.mark.thorough
 def test_a_write_that_was_not_acknowledged_need_not_be_there(shop: Shop) -> None:
     shop.publish(b"1", claim=True)
     shop.store.faults.extend(["request lost"] * 1000)
@@ -171,6 +172,7 @@ def test_a_write_that_was_not_acknowledged_need_not_be_there(shop: Shop) -> None
     shop.publish(b"3")
 
 
+@pytest.mark.thorough
 def test_a_write_that_landed_has_told_of_must_still_be_there(shop: Shop) -> None:
     shop.publish(b"1", claim=True)
     backup = shop.backup()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import pytest
 from obstore.store import S3Store
 
 from examples.servers.objects import ObjectServer
@@ -34,6 +35,7 @@ def test_a_listing_of_empty_pages_ends(side: Side, monkeypatch: Any) -> None:
     assert time.monotonic() - started < 20
 
 
+@pytest.mark.thorough
 def test_credentials_that_fail_for_a_moment(side: Side, s3_server: ObjectServer) -> None:
     """Their own service may be out of reach. That is no refusal of the store."""
     fails = [True]

@@ -61,6 +61,7 @@ def line(place: Place, http_proxy: Callable[[ObjectServer], HttpProxy]) -> Line:
     return Line(place, http_proxy(place.server))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fault", ["reply", "request", "412 though done", "409", "503", "503 though done", "late"])
 def test_a_publication_survives_one_fault(line: Line, fault: str) -> None:
     if fault == "reply":
@@ -85,6 +86,7 @@ def test_a_publication_survives_one_fault(line: Line, fault: str) -> None:
         assert line.current == b"later"
 
 
+@pytest.mark.thorough
 def test_a_late_put_never_lands_after_landed_returned_false(line: Line) -> None:
     line.give_up_soon()
     hold = line.proxy.hold_when(puts_a_pointer, times=None)
@@ -104,6 +106,7 @@ def _is_quiet(hold: Rule) -> bool:
     return hold.fired == asked
 
 
+@pytest.mark.thorough
 def test_a_silent_store_times_out_and_gets_no_more_requests(line: Line) -> None:
     """obstore would go on for three minutes, by its defaults."""
     line.give_up_soon()
@@ -117,6 +120,7 @@ def test_a_silent_store_times_out_and_gets_no_more_requests(line: Line) -> None:
     assert line.current is None
 
 
+@pytest.mark.thorough
 def test_a_store_that_only_fails_is_unavailable(line: Line) -> None:
     line.give_up_soon()
     line.proxy.answer_when(lambda _: True, 503, times=None)
@@ -132,6 +136,7 @@ def test_a_missing_permission_is_an_error(line: Line) -> None:
     assert line.current is None
 
 
+@pytest.mark.thorough
 def test_a_refusal_after_a_lost_request_leaves_the_outcome_unknown(line: Line) -> None:
     """The credentials end between two attempts; of the first nothing is known."""
     line.give_up_soon()
@@ -169,6 +174,7 @@ def test_an_upload_that_breaks_off_publishes_nothing(line: Line) -> None:
     assert line.current is None
 
 
+@pytest.mark.thorough
 def test_obstores_own_time_out_may_be_shorter(place: Place, http_proxy: Callable[[ObjectServer], HttpProxy]) -> None:
     line = Line(
         place,
@@ -183,6 +189,7 @@ def test_obstores_own_time_out_may_be_shorter(place: Place, http_proxy: Callable
     assert line.current == b"new"
 
 
+@pytest.mark.thorough
 def test_a_store_that_drips_costs_a_call_its_own_time(place: Place) -> None:
     """Each byte of its replies comes in time, and the whole never."""
     with Proxy("127.0.0.1", place.server.port) as network:

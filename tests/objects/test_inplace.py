@@ -164,6 +164,7 @@ def test_a_write_past_the_guard_makes_reads_stale(http: Desk) -> None:
     assert http.data == b"1"
 
 
+@pytest.mark.thorough
 def test_racing_increments_lose_nothing(http: Desk) -> None:
     http.call(http.guard.claim, A)
     http.write(A, b"0")
@@ -279,6 +280,7 @@ def faulty(side: Side) -> Desk:
     return desk
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fault", ["reply lost", "refused though done", "silent though done"])
 def test_one_lost_reply_is_found_out(faulty: Desk, fault: str) -> None:
     faulty.guard._timeout = 2.0  # time to try again
@@ -316,6 +318,7 @@ def test_the_result_of_an_overwritten_write_is_a_stale_read(http: Desk, place: P
     assert http.data == b"by B"
 
 
+@pytest.mark.thorough
 def test_a_store_that_refuses_all_the_time_leaves_the_outcome_open(faulty: Desk) -> None:
     """A 409 says that another put is in the way: perhaps obstore's own first attempt."""
     faulty.store.about = KEY

@@ -105,6 +105,7 @@ def test_a_claim_with_a_lost_reply_is_repeated(patient: Shop, fault: str) -> Non
     assert shop.land() in ([], [False])
 
 
+@pytest.mark.thorough
 def test_a_claim_without_an_answer_may_be_repeated(shop: Shop) -> None:
     shop.store.faults.append("late")
     shop.store.deaf_after_fault = True
@@ -115,6 +116,7 @@ def test_a_claim_without_an_answer_may_be_repeated(shop: Shop) -> None:
     shop.call(shop.guard.claim, MINE)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("claim", [False, True])
 @pytest.mark.parametrize("fault", ["reply lost", "refused though done", "silent though done"])
 def test_it_landed(shop: Shop, fault: str, claim: bool) -> None:
@@ -148,6 +150,7 @@ def test_a_write_that_did_not_land_never_will(shop: Shop, before: str) -> None:
     assert shop.landed(error) is False
 
 
+@pytest.mark.thorough
 def test_it_lands_before_it_is_asked_for(shop: Shop) -> None:
     shop.beside.claim(MINE)
     error = shop.unknown("new", "late")
@@ -155,6 +158,7 @@ def test_it_lands_before_it_is_asked_for(shop: Shop) -> None:
     assert shop.landed(error) is True
 
 
+@pytest.mark.thorough
 def test_a_newer_claim_comes_between(shop: Shop) -> None:
     shop.beside.claim(MINE)
     error = shop.unknown("new", "late")
@@ -165,6 +169,7 @@ def test_a_newer_claim_comes_between(shop: Shop) -> None:
     assert shop.land() == [False]
 
 
+@pytest.mark.thorough
 def test_landed_is_unknown_after_too_many_writes(shop: Shop) -> None:
     shop.beside.claim(MINE)
     shop.beside.publish(MINE, {"value": b"0"})
@@ -207,6 +212,7 @@ def test_too_many_writes_before_the_recheck(side: Side, happens: bool) -> None:
     assert current.read("value") == b"16"
 
 
+@pytest.mark.thorough
 def test_another_store_knows_nothing(shop: Shop) -> None:
     shop.beside.claim(MINE)
     error = shop.unknown("new", "request lost")
@@ -218,6 +224,7 @@ def test_another_store_knows_nothing(shop: Shop) -> None:
     assert other.beside.mark(R) == mark
 
 
+@pytest.mark.thorough
 def test_landed_fails_while_the_store_does_not_answer(shop: Shop) -> None:
     shop.beside.claim(MINE)
     error = shop.unknown("new", "late")
@@ -257,6 +264,7 @@ def test_a_store_that_does_not_answer_is_unavailable_and_nothing_is_published(sh
     assert shop.current is None
 
 
+@pytest.mark.thorough
 def test_it_is_bounded_when_the_store_falls_silent(shop: Shop) -> None:
     shop.beside.claim(MINE)
     shop.store.faults.extend(["silent"] * 1000)
@@ -266,6 +274,7 @@ def test_it_is_bounded_when_the_store_falls_silent(shop: Shop) -> None:
     assert shop.landed(error) is False
 
 
+@pytest.mark.thorough
 def test_a_process_that_stood_still_learns_that_the_outcome_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stopped in the middle of its put, for longer than all bounds: here only the thread of the requests is."""
 
@@ -291,6 +300,7 @@ def test_a_process_that_stood_still_learns_that_the_outcome_is_unknown(monkeypat
     assert guard.landed(caught.value) is True
 
 
+@pytest.mark.thorough
 def test_a_read_that_shows_the_state_before_does_no_harm(shop: Shop) -> None:
     """Once, after a put whose reply was lost: as a store that is consistent only in the end."""
     pointer = "fencing/orders=3A1/pointer.json"
@@ -331,6 +341,7 @@ async def cancelled_in(shop: Shop, times: int) -> BaseException | None:
     return await task
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("side", ["async"], indirect=True)
 @pytest.mark.parametrize("times", [1, 3])
 @pytest.mark.parametrize("fault", ["silent", "silent though done"])
@@ -344,6 +355,7 @@ def test_a_cancelled_publication_carries_its_put_to_an_answer(patient: Shop, fau
     assert shop.current == "new"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("side", ["async"], indirect=True)
 def test_a_cancelled_publication_without_an_answer_has_an_unknown_outcome(shop: Shop) -> None:
     shop.beside.claim(MINE)

@@ -15,6 +15,7 @@ from collections import Counter
 from itertools import count
 from typing import Any
 
+import pytest
 from obstore.exceptions import GenericError
 
 from fencing import Fence, FencingError, GuardUnavailable, OutcomeUnknown
@@ -140,6 +141,7 @@ class Hammer:
             self.expected[id_] = answer, "landed"
 
 
+@pytest.mark.thorough
 def test_landed_is_never_wrong(side: Side) -> None:
     seed = int(os.environ.get("FENCING_SEED") or random.randrange(2**32))
     hammer = Hammer(side, random.Random(seed))

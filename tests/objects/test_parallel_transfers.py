@@ -118,6 +118,7 @@ def is_unpublished(desk: Desk) -> None:
     assert desk.beside.read("orders:1")["x"].size == 3
 
 
+@pytest.mark.thorough
 def test_small_objects_are_uploaded_several_at_a_time(desk: Desk) -> None:
     desk.store.meeting = AT_ONCE
     desk.publish(A, objects(100))
@@ -170,6 +171,7 @@ def test_progress_is_reported_in_order_for_each_body(desk: Desk) -> None:
 # Failures
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("number", [0, 1, 7, 20, 39])
 @pytest.mark.parametrize(
     ("fault", "error", "text"),

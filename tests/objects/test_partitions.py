@@ -24,6 +24,7 @@ def keys_in(desk: Desk) -> list[str]:
     return [each["path"] for page in desk.store.list("fencing/orders=3A1/data/") for each in page]
 
 
+@pytest.mark.thorough
 def test_partitions_keep_their_names(http: Desk) -> None:
     objects = {name: name.encode() for name in (*PLAIN, *ESCAPED)}
     http.publish(A, objects, claim=True)

@@ -48,6 +48,7 @@ def deletes(request: Request) -> bool:
     return batch or request.method == "DELETE"
 
 
+@pytest.mark.thorough
 def test_it_is_seen_at_once(place: Place, http_proxy: Proxies) -> None:
     """With obstore's own retries, as they are by default."""
     proxy = http_proxy(place.server)
@@ -62,6 +63,7 @@ def test_it_is_seen_at_once(place: Place, http_proxy: Proxies) -> None:
         place.side.call(guard.claim, A)
 
 
+@pytest.mark.thorough
 def test_deleting_that_is_refused_does_not_take_the_time_of_the_probe(place: Place, http_proxy: Proxies) -> None:
     proxy = http_proxy(place.server)
     proxy.answer_when(deletes, 501, times=None)
@@ -69,6 +71,7 @@ def test_deleting_that_is_refused_does_not_take_the_time_of_the_probe(place: Pla
     assert place.side.call(guard.verify).seconds < 15
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("status", [429, 503])
 def test_a_store_that_is_slow_for_a_moment_is_asked_again(place: Place, http_proxy: Proxies, status: int) -> None:
     proxy = http_proxy(place.server)
@@ -78,6 +81,7 @@ def test_a_store_that_is_slow_for_a_moment_is_asked_again(place: Place, http_pro
     place.side.call(guard.claim, A)
 
 
+@pytest.mark.thorough
 def test_the_probe_costs_no_more_requests(side: Side, s3_server: ObjectServer, http_proxy: Proxies) -> None:
     counts = []
     choices: list[Any] = [{}, {"retry_config": {"max_retries": 0}}]  # with a second client, and without one
@@ -103,6 +107,7 @@ def until_refused(side: Side, method: Any, *args: Any) -> str:
 class TestLater:
     """The store comes to refuse after the probe. The first request has no answer; the next one of its kind says why."""
 
+    @pytest.mark.thorough
     def test_a_claim(self, place: Place, http_proxy: Proxies) -> None:
         proxy = http_proxy(place.server)
         guard = guard_on(place.side, place.server.store(via=proxy))
@@ -113,6 +118,7 @@ class TestLater:
         proxy.restore()
         place.side.call(guard.claim, B)
 
+    @pytest.mark.thorough
     def test_a_publication(self, place: Place, http_proxy: Proxies) -> None:
         """An earlier attempt may have been done, so its outcome is unknown. What comes after it is refused."""
         proxy = http_proxy(place.server)
@@ -127,6 +133,7 @@ class TestLater:
         assert place.side.call(guard.landed, unknown) is False
         place.side.call(guard.publish, A, {"x": b"new"})
 
+    @pytest.mark.thorough
     def test_a_collection(self, place: Place, http_proxy: Proxies) -> None:
         proxy = http_proxy(place.server)
         guard = guard_on(place.side, place.server.store(via=proxy))
@@ -140,6 +147,7 @@ class TestLater:
         assert len(place.side.call(guard.collect, B)) == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("attempts", [1, 2])
 def test_a_store_without_a_copy_refuses_after_its_own_repetitions(side: Side, attempts: int) -> None:
     """The probe and a claim have no outcome that could be in doubt."""
@@ -199,6 +207,7 @@ def test_no_copy_is_made_where_it_may_differ(tmp_path: Any) -> None:
         assert without_repetitions(store) is None
 
 
+@pytest.mark.thorough
 def test_a_copy_of_another_store_is_not_used(
     s3_server: ObjectServer, http_proxy: Proxies, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,6 +235,7 @@ def test_a_copy_that_writes_elsewhere_is_seen(s3_server: ObjectServer) -> None:
     asyncio.run(use())
 
 
+@pytest.mark.thorough
 def test_one_copy_for_threads(s3_server: ObjectServer) -> None:
     guard = ObjectStoreGuard(s3_server.store())
     threads = [threading.Thread(target=guard.claim, args=[Fence(f"r{n}", 1, "a" * 22)]) for n in range(4)]

@@ -193,6 +193,7 @@ def unknown(wanted: Pointer, fence: Fence = MINE) -> OutcomeUnknown:
     return OutcomeUnknown(fence=fence, seq=wanted.mark.seq, recent_writes=" ".join(wanted.recent_writes))
 
 
+@pytest.mark.thorough
 def test_the_verdict_against_random_histories() -> None:
     """Of a pointer and a change to it that was lost: whatever comes after, what is said of it is so."""
     for seed in range(3000):

@@ -140,11 +140,13 @@ def test_real_servers_pass(place: Place) -> None:
     assert keys_in(store) == []
 
 
+@pytest.mark.thorough
 def test_an_s3_that_lets_races_pass_is_refused(side: Side, racy_s3_server: ObjectServer) -> None:
     error = side.expect(GuardNotEnforceable, guard_on(side, racy_s3_server.store()).claim, A)
     assert "at the same time" in str(error)
 
 
+@pytest.mark.thorough
 def test_an_s3_that_ignores_conditions_is_refused(side: Side, s3rver_server: ObjectServer) -> None:
     error = side.expect(GuardNotEnforceable, guard_on(side, s3rver_server.store()).claim, A)
     assert "If-None-Match" in str(error)
@@ -276,6 +278,7 @@ def test_a_cancelled_waiter_leaves_the_probe_to_the_others(side: Side) -> None:
     side.call(guard.claim, A)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("side", ["sync"], indirect=True)
 def test_waiting_for_the_probe_of_another_thread_is_bounded(side: Side) -> None:
     store = FaultyStore()

@@ -40,6 +40,7 @@ class Strict(FaultyStore):
         return await super().put_async(path, file, **options)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("interval", [0.02, pytest.param(1.0, marks=pytest.mark.thorough)])
 def test_a_store_that_takes_few_writes_of_a_key_is_probed_in_time(side: Side, interval: float) -> None:
     store = Strict(interval)

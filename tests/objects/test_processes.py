@@ -71,21 +71,25 @@ def run(code: str, begin: str = BEGIN) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 def test_a_forked_process_uses_a_guard_that_was_not_used_before() -> None:
     assert run(FORK) == "7 b'parent'"
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 def test_a_forked_process_cannot_use_a_guard_that_was_used_before() -> None:
     """obstore's threads do not live on in it, so its requests would never be answered."""
     assert run('guard.publish(mine, {"x": b"before"}, claim=True)' + FORK) == "8 b'parent'"
 
 
+@pytest.mark.thorough
 def test_a_process_ends_though_its_guard_is_at_work() -> None:
     assert run(BUSY) == "over"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("use", [True, False])
 def test_a_process_with_an_async_guard_lets_obstores_threads_end_first(use: bool) -> None:
     """Otherwise about one process in ten aborts. One that has used no guard does not wait."""

@@ -69,6 +69,7 @@ def test_a_publication_is_all_of_its_objects(http: Desk, tmp_path: Path) -> None
     assert read != http.call(http.guard.read, R)
 
 
+@pytest.mark.thorough
 def test_a_big_body_is_sent_in_parts(http: Desk) -> None:
     size = 20 * MIB + 12345
     block = bytes(range(256)) * 4096
@@ -93,6 +94,7 @@ def test_a_big_body_is_sent_in_parts(http: Desk) -> None:
     assert got.digest() == expected.digest()
 
 
+@pytest.mark.thorough
 def test_big_bodies_of_every_kind(desk: Desk, tmp_path: Path) -> None:
     data = bytes(range(256)) * (40 * 1024)  # ten mebibytes
     (tmp_path / "file").write_bytes(data)
@@ -252,6 +254,7 @@ def test_a_body_is_read_in_the_thread_of_the_caller(desk: Desk) -> None:
     assert seen == {threading.get_ident()}
 
 
+@pytest.mark.thorough
 def test_of_a_big_body_only_a_few_parts_are_in_memory(side: Side) -> None:
     """A store that has taken nothing yet stops the body, instead of having it all read."""
 
@@ -292,6 +295,7 @@ def test_a_discarded_publication_ends_silently(desk: Desk) -> None:
     assert desk.current is None
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("takes", [False, True], ids=["nothing", "all of it"])
 def test_an_upload_without_progress_is_given_up(side: Side, takes: bool) -> None:
     class Stuck(MemoryStore):
@@ -354,6 +358,7 @@ def test_an_entry_is_carried_over_as_it_is_or_not_at_all(desk: Desk) -> None:
     assert desk.current == {"x": b"123"}
 
 
+@pytest.mark.thorough
 def test_a_publication_leaves_room_for_claims(desk: Desk) -> None:
     """One that fills its pointer to the last byte would keep the next, longer claim out for ever."""
     entry = desk.publish(A, {"x": b""}, claim=True)["x"]

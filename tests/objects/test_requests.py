@@ -54,6 +54,7 @@ def values_in(value: Any) -> Iterator[Any]:
         yield from (inner for each in value for inner in values_in(each))
 
 
+@pytest.mark.thorough
 def test_no_request_of_any_operation_carries_code() -> None:
     guard = ObjectStoreGuard(MemoryStore())
     perform = guard._perform

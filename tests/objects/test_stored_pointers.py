@@ -67,6 +67,7 @@ def publish(desk: Desk, fence: Fence = A, body: Any = b"new", **options: Any) ->
     return requests(desk, desk.guard.publish, fence, {"x": body}, **options)
 
 
+@pytest.mark.thorough
 def test_the_requests_of_each_operation(
     side: Side, s3_server: S3Server, http_proxy: Callable[[S3Server], HttpProxy]
 ) -> None:

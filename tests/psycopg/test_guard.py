@@ -35,12 +35,14 @@ def run(code: str) -> str:
     return done.stdout
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("absent", ["sqlalchemy", "redis", "psycopg_pool"])
 def test_its_import_brings_only_what_it_needs(absent: str) -> None:
     code = f"import sys; from storage_guards import PsycopgGuard, AsyncPsycopgGuard; print({absent!r} in sys.modules)"
     assert run(code) == "False\n"
 
 
+@pytest.mark.thorough
 def test_the_driver_is_the_driver() -> None:
     """The module has its name, in a package of its own."""
     code = "import storage_guards.psycopg.guard as ours, psycopg; print(ours.Connection is psycopg.Connection)"

@@ -19,6 +19,7 @@ def way(request: pytest.FixtureRequest, sql_ways: WayLender) -> Iterator[Way]:
         yield way
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(DRIVER < (3, 3), reason="older drivers do not say that nothing has come")
 def test_silence_ends(way: Way) -> None:
     """Without a bound of its own each call would wait for ever, and the story would end as hung."""

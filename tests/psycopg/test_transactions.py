@@ -81,6 +81,7 @@ def test_the_data_is_read_under_the_marks_lock(orders: Orders, autocommit: bool)
     impatient.claim(NEWER)
 
 
+@pytest.mark.thorough
 def test_sqlalchemys_guard_and_this_one_exclude_each_other(orders: Orders) -> None:
     engine = create_engine(orders.dsn.replace("postgresql:", "postgresql+psycopg:"))
     other = SQLAlchemyGuard(engine)
@@ -332,6 +333,7 @@ def test_prepared_statements_that_vanish_or_are_there_already(orders: Orders) ->
 # Waits
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("options", [{}, {"claim": True}], ids=["checked", "claimed"])
 def test_a_holder_frozen_in_its_block_loses_its_session(orders: Orders, options: dict[str, Any]) -> None:
     guard = PsycopgGuard(orders.dsn, timeout=1.0)
@@ -352,6 +354,7 @@ def test_no_server() -> None:
             use()
 
 
+@pytest.mark.thorough
 def test_a_pool_without_a_free_connection(orders: Orders) -> None:
     with ConnectionPool(orders.dsn, min_size=1, max_size=1, open=True) as pool:
         guard = PsycopgGuard(pool, timeout=1.0)
@@ -403,6 +406,7 @@ def test_bounds_end_with_the_transaction(orders: Orders, autocommit: bool) -> No
     assert [connection.execute(f"SHOW {name}").fetchone() for name in BOUNDS] == [("0",)] * 4
 
 
+@pytest.mark.thorough
 def test_a_block_without_a_bound_for_statements_has_one_for_locks(orders: Orders) -> None:
     guard, other = PsycopgGuard(orders.connect(), timeout=1.0), orders.connect(autocommit=False)
     guard.claim(MINE)

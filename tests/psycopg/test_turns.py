@@ -120,6 +120,7 @@ def test_a_cancellation_as_the_turn_comes_is_not_swallowed(postgres_url: str) ->
     assert asyncio.run(story()) == [2]
 
 
+@pytest.mark.thorough
 def test_a_connection_that_stays_in_use(postgres_url: str) -> None:
     with psycopg.connect(dsn_of(postgres_url)) as own:
         guard = PsycopgGuard(own, timeout=1.0)

@@ -70,6 +70,7 @@ def coordinator(any_redis: RedisServer, through: Proxy) -> Iterator[RedisCoordin
         through.restore()
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("way_to_redis")
 def test_while_a_reply_is_awaited(
     any_redis: RedisServer, through: Proxy, coordinator: RedisCoordinator, alarm: Alarm
@@ -87,6 +88,7 @@ def test_while_a_reply_is_awaited(
     assert lease.release() is True
 
 
+@pytest.mark.thorough
 def test_while_it_connects(any_redis: RedisServer, through: Proxy, alarm: Alarm) -> None:
     through.silence()
     made = RedisCoordinator(redis.Redis.from_url(through.url(any_redis.url), db=3), ttl=60)
@@ -95,6 +97,7 @@ def test_while_it_connects(any_redis: RedisServer, through: Proxy, alarm: Alarm)
     through.restore()
 
 
+@pytest.mark.thorough
 def test_while_a_waiter_connects_or_waits(
     any_redis: RedisServer, through: Proxy, coordinator: RedisCoordinator, alarm: Alarm
 ) -> None:

@@ -55,6 +55,7 @@ def test_a_cancelled_release_is_repeated_until_it_is_answered(any_redis: RedisSe
     run(through.url(any_redis.url), story)
 
 
+@pytest.mark.thorough
 def test_an_acquire_that_is_cancelled_before_its_reply_gives_the_lock_back(
     any_redis: RedisServer, proxy: ProxyFactory
 ) -> None:
@@ -90,6 +91,7 @@ def test_a_cancelled_waiter_leaves_no_key_behind(any_redis: RedisServer) -> None
     run(any_redis.url, story)
 
 
+@pytest.mark.thorough
 def test_acquires_that_are_cancelled_at_any_moment_leave_no_lock_behind(any_redis: RedisServer) -> None:
     """asyncio.wait_for cancels many tasks, each at another moment."""
     client = any_redis.client()

@@ -67,6 +67,7 @@ def in_background(work: Callable[[], object]) -> Iterator[None]:
     assert errors == []
 
 
+@pytest.mark.thorough
 def test_a_slot_moves_while_one_holds_and_three_wait(side: Side, each_cluster: RedisCluster) -> None:
     coordinator = side.coordinator(side.cluster_client(each_cluster), ttl=TTL)
     holder = side.call(coordinator.acquire, "r")
@@ -171,6 +172,7 @@ def test_waiters_are_told_that_their_slot_has_moved(side: Side, redis_cluster: R
     assert took < 8
 
 
+@pytest.mark.thorough
 def test_a_free_lock_is_taken_when_its_slot_has_moved(side: Side, each_cluster: RedisCluster) -> None:
     coordinator = side.coordinator(side.cluster_client(each_cluster), ttl=10)
     before = side.call(coordinator.acquire, "r")
@@ -193,6 +195,7 @@ def test_a_free_lock_is_taken_when_its_slot_has_moved(side: Side, each_cluster: 
     assert waiter.lease.fence.number > before.fence.number
 
 
+@pytest.mark.thorough
 def test_a_replica_takes_over_by_hand(side: Side, each_cluster: RedisCluster) -> None:
     coordinator = side.coordinator(side.cluster_client(each_cluster), ttl=10)
     holder = side.call(coordinator.acquire, "r")
@@ -386,6 +389,7 @@ def test_a_node_of_a_cluster_is_given_as_one_server(side: Side, redis_cluster: R
     assert "pass a redis.RedisCluster" in text
 
 
+@pytest.mark.thorough
 def test_a_slot_that_no_node_has(side: Side, redis_cluster: RedisCluster) -> None:
     owner = redis_cluster.primary_of("r")
     coordinator = side.coordinator(side.cluster_client(redis_cluster))
@@ -403,6 +407,7 @@ def test_a_slot_that_no_node_has(side: Side, redis_cluster: RedisCluster) -> Non
     wait_until(lambda: works_again(side, coordinator))
 
 
+@pytest.mark.thorough
 def test_nodes_that_name_one_another(side: Side, redis_cluster: RedisCluster) -> None:
     owner, other = redis_cluster.primary_of("r"), another_primary(redis_cluster)
     ids = {server: name for name, server in redis_cluster.ids().items()}

@@ -61,6 +61,7 @@ def test_a_frozen_node_does_not_delay_the_renewals_of_others(side: Side) -> None
         frozen.thaw()
 
 
+@pytest.mark.thorough
 def test_every_way_to_read_and_write(side: Side, redis_cluster: RedisCluster, way_to_redis: str) -> None:
     coordinator = side.coordinator(side.cluster_client(redis_cluster), ttl=3)
     names = [f"orders:{number}" for number in range(6)]
@@ -85,6 +86,7 @@ def test_every_way_to_read_and_write(side: Side, redis_cluster: RedisCluster, wa
         assert side.call(lease.release) is True
 
 
+@pytest.mark.thorough
 def test_a_forked_child_has_its_own_connections(redis_cluster: RedisCluster) -> None:
     side = Side(asynchronous=False)
     coordinator = RedisCoordinator(redis_cluster.client(), ttl=10)
@@ -105,6 +107,7 @@ def test_a_forked_child_has_its_own_connections(redis_cluster: RedisCluster) -> 
     coordinator.close()
 
 
+@pytest.mark.thorough
 def test_the_permissions_of_the_page_are_enough(side: Side, redis_clusters: RedisClusters) -> None:
     [rule] = re.findall(r"^ACL SETUSER worker (on .*\+ssubscribe.*)$", PAGE.read_text("utf-8"), re.MULTILINE)
     cluster = redis_clusters.get(newest_local_series())

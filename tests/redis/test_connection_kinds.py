@@ -55,6 +55,7 @@ def test_waiters_get_the_lock_in_turn(side: Side, any_redis: RedisServer) -> Non
     assert [waiter.join().error for waiter in waiters] == [None, None]
 
 
+@pytest.mark.thorough
 def test_a_call_to_a_silent_server_ends(side: Side, freezable_redis: RedisServer) -> None:
     coordinator = side.coordinator(freezable_redis.url, ttl=1.5)
     lease = side.call(coordinator.acquire, "r")

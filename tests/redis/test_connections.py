@@ -69,6 +69,7 @@ def test_a_killed_connection_is_replaced(side: Side, any_redis: RedisServer) -> 
     assert side.call(lease.release) is True
 
 
+@pytest.mark.thorough
 def test_an_interrupt_during_a_time_out_does_not_mix_up_replies(
     fresh_redis: RedisFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -223,6 +224,7 @@ def test_a_single_connection_client_keeps_its_connection(side: Side, any_redis: 
     side.call(client.aclose if side.asynchronous else client.close)
 
 
+@pytest.mark.thorough
 def test_waiting_takes_no_connection_of_the_clients_pool(side: Side, any_redis: RedisServer) -> None:
     before = len(any_redis.client().client_list(_type="normal"))
     client = side.client(any_redis.url, max_connections=1)

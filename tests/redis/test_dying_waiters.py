@@ -54,6 +54,7 @@ def test_a_listener_without_a_connection_loses_its_entries_with_its_count(side: 
     assert waiter.join().error is None
 
 
+@pytest.mark.thorough
 def test_a_killed_process_is_offered_nothing(side: Side, any_redis: RedisServer) -> None:
     queue, coordinator = Queue(any_redis), side.coordinator(any_redis.url, ttl=30)
     holder = side.call(coordinator.acquire, "r")
@@ -72,7 +73,8 @@ def test_a_killed_process_is_offered_nothing(side: Side, any_redis: RedisServer)
     assert took < PROMPT
 
 
-@pytest.mark.parametrize("count", [50, pytest.param(1, marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("count", [50, 1])
 def test_a_stopped_process_costs_one_offer(side: Side, any_redis: RedisServer, count: int) -> None:
     """One offer for each of its waiters would take 50 times as long."""
     queue, coordinator = Queue(any_redis), side.coordinator(any_redis.url, ttl=30)
@@ -92,6 +94,7 @@ def test_a_stopped_process_costs_one_offer(side: Side, any_redis: RedisServer, c
         stopped.thaw_and_finish(count)  # its waiters have lost nothing but time
 
 
+@pytest.mark.thorough
 def test_two_stopped_processes_do_not_pass_the_offers_to_each_other(any_redis: RedisServer) -> None:
     """One offer for each of their 40 waiters would take 10 s."""
     side, queue = Side(False), Queue(any_redis)
@@ -113,6 +116,7 @@ def test_two_stopped_processes_do_not_pass_the_offers_to_each_other(any_redis: R
     coordinator.close()
 
 
+@pytest.mark.thorough
 def test_a_process_that_is_killed_after_an_offer_costs_that_offer(side: Side, any_redis: RedisServer) -> None:
     queue, coordinator = Queue(any_redis), side.coordinator(any_redis.url, ttl=30)
     holder = side.call(coordinator.acquire, "r")
@@ -131,6 +135,7 @@ def test_a_process_that_is_killed_after_an_offer_costs_that_offer(side: Side, an
     assert took < PROMPT
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("side", "how"), [("sync", "killed"), ("async", "stopped")], indirect=["side"])
 def test_a_dead_holder_is_succeeded_when_its_lease_ends(side: Side, any_redis: RedisServer, how: str) -> None:
     queue = Queue(any_redis)
@@ -150,6 +155,7 @@ def test_a_dead_holder_is_succeeded_when_its_lease_ends(side: Side, any_redis: R
     assert moments[2] - moments[0] < PROMPT
 
 
+@pytest.mark.thorough
 def test_a_thread_that_does_not_release_is_succeeded_when_its_lease_ends(side: Side, any_redis: RedisServer) -> None:
     """All in one process: no message tells the second waiter of the first one's grant."""
     queue, coordinator = Queue(any_redis), side.coordinator(any_redis.url, ttl=1, renew=False)
@@ -167,6 +173,7 @@ def test_a_thread_that_does_not_release_is_succeeded_when_its_lease_ends(side: S
     assert first.lease.lost.is_set()
 
 
+@pytest.mark.thorough
 def test_waiters_survive_the_loss_of_their_connection(side: Side, any_redis: RedisServer) -> None:
     queue, coordinator = Queue(any_redis), side.coordinator(any_redis.url, ttl=30)
     holder = side.call(coordinator.acquire, "r")
@@ -184,6 +191,7 @@ def test_waiters_survive_the_loss_of_their_connection(side: Side, any_redis: Red
     assert took < PROMPT
 
 
+@pytest.mark.thorough
 def test_waiters_survive_a_flush(side: Side, any_redis: RedisServer) -> None:
     queue = Queue(any_redis)
     holder = side.call(side.coordinator(any_redis.url, ttl=1).acquire, "r")
@@ -194,6 +202,7 @@ def test_waiters_survive_a_flush(side: Side, any_redis: RedisServer) -> None:
     assert side.call(holder.release) is False
 
 
+@pytest.mark.thorough
 def test_waiters_survive_a_restart_without_data(side: Side, fresh_redis: RedisFactory) -> None:
     server = fresh_redis()
     coordinator = side.coordinator(server.url, ttl=5)
@@ -209,6 +218,7 @@ def test_waiters_survive_a_restart_without_data(side: Side, fresh_redis: RedisFa
     assert side.call(holder.release) is False
 
 
+@pytest.mark.thorough
 def test_a_dead_tcp_connection_is_noticed(
     side: Side, any_redis: RedisServer, proxy: ProxyFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -233,6 +243,7 @@ def test_a_dead_tcp_connection_is_noticed(
     assert waiter.join().error is None
 
 
+@pytest.mark.thorough
 def test_a_release_by_a_foreign_holder_is_noticed_without_a_message(side: Side, any_redis: RedisServer) -> None:
     queue = Queue(any_redis)
     foreign = queue.client.lock("r", timeout=60)
@@ -246,6 +257,7 @@ def test_a_release_by_a_foreign_holder_is_noticed_without_a_message(side: Side, 
     assert took < PROMPT
 
 
+@pytest.mark.thorough
 def test_a_forked_child_waits_on_a_connection_of_its_own(any_redis: RedisServer) -> None:
     """Its copy of the parent's connection is closed, and does not keep the parent's alive."""
     side, queue = Side(False), Queue(any_redis)

@@ -65,6 +65,7 @@ loop.close()
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
 def test_nothing_hangs_and_nothing_is_reported(program: str, freezable_redis: RedisServer) -> None:
     pid = freezable_redis.client().info("server")["process_id"]

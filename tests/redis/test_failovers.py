@@ -166,6 +166,7 @@ def test_an_operator_promotes_a_replica_by_hand(
     assert load.longest < BOUND
 
 
+@pytest.mark.thorough
 def test_waiters_follow_a_replica_that_was_promoted_by_hand(
     side: Side, fresh_redis: RedisFactory, proxy: ProxyFactory, account: Account
 ) -> None:
@@ -191,6 +192,7 @@ def test_waiters_follow_a_replica_that_was_promoted_by_hand(
     assert took < BOUND
 
 
+@pytest.mark.thorough
 def test_waiters_leave_a_frozen_primary_as_soon_as_a_call_has_found_another(
     side: Side, own_sentinels: SentinelServers, account: Account, monkeypatch: pytest.MonkeyPatch
 ) -> None:

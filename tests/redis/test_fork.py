@@ -72,6 +72,7 @@ def test_a_fork_while_every_connection_is_in_use(any_redis: RedisServer) -> None
         in_child(check)
 
 
+@pytest.mark.thorough
 def test_a_child_with_an_event_loop_does_not_disturb_the_loop_of_its_parent(any_redis: RedisServer) -> None:
     """Both processes share the selector of the parent's loop, an epoll on Linux."""
     admin, queue = any_redis.client(), Queue(any_redis)  # both stay connected to the end

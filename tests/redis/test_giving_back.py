@@ -141,6 +141,7 @@ def test_a_refused_connection_is_tried_only_a_few_times(side: Side, call: str, m
     assert time.monotonic() - began < 30, "it does not go on for the minute of a request that has no answer"
 
 
+@pytest.mark.thorough
 def test_a_silent_server_costs_one_try_no_more_than_two_requests(
     side: Side, any_redis: RedisServer, proxy: ProxyFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:

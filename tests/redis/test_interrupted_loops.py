@@ -96,17 +96,19 @@ async def _storm(url: str, error: type[BaseException], first: int, stride: int, 
     return interrupted
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("stride", [9, pytest.param(1, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("stride", [9, 1])
 @pytest.mark.parametrize("error", [Failure, TimeoutError, ConnectionResetError])
 def test_steps_of_a_block(any_redis: RedisServer, error: type[BaseException], stride: int) -> None:
     assert asyncio.run(_storm(any_redis.url, error, stride // 2, stride, renews=False)) > 150 / stride
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("stride", [40, pytest.param(3, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("stride", [40, 3])
 def test_steps_of_renewals(any_redis: RedisServer, stride: int) -> None:
     """Renewals have a thread of their own, which no signal interrupts. The loop answers that it lives."""
     assert asyncio.run(_storm(any_redis.url, Failure, stride // 2, stride, renews=True)) > 150 / stride

@@ -99,12 +99,14 @@ def test_no_late_request_breaks_a_promise(bench: OneRedis, call: type[Call], lat
     play(bench, call, late)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("bench", ["one", "cluster"], indirect=True)
 def test_an_acquire_that_arrives_behind_its_repetition(bench: OneRedis) -> None:
     """Its attempt had no time for another one, so a release was sent behind it."""
     play(bench, Acquire, Late(), [Tale("released", "returned")])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("bench", ["one"], indirect=True)
 def test_a_forced_release_that_arrives_late(bench: OneRedis) -> None:
     play(bench, ForceRelease, Late(cut=1), [Tale("released", "taken")])

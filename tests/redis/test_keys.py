@@ -38,6 +38,7 @@ def test_every_key_of_a_resource_is_in_its_slot() -> None:
         assert len(slots) == 1, resource
 
 
+@pytest.mark.thorough
 def test_there_is_one_counter_a_slot_and_its_tag_is_the_smallest() -> None:
     assert tag_of("orders:42") == tag_of("orders:42")
     counters = {keys_of(str(number)).counter for number in range(200_000)}

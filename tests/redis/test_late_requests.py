@@ -351,6 +351,7 @@ def test_nothing_comes_behind_an_attempt_that_is_repeated(
     side.call(lease.release)
 
 
+@pytest.mark.thorough
 def test_an_attempt_that_uses_up_all_of_its_time_is_released_and_not_repeated(
     side: Side, serve: Callable[[Server], Server]
 ) -> None:

@@ -36,6 +36,7 @@ def loss_found_by_a_renewal(side: Side, lease: Any) -> LeaseLost:
     return error
 
 
+@pytest.mark.thorough
 def test_a_stopped_process(side: Side, any_redis: RedisServer) -> None:
     command = [sys.executable, "-m", "tests.support.stopped_holder", any_redis.url, str(TTL), side.name]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
@@ -48,6 +49,7 @@ def test_a_stopped_process(side: Side, any_redis: RedisServer) -> None:
     assert re.search(r"has passed its deadline: this process stood still for \d+\.\d s; stop", said)
 
 
+@pytest.mark.thorough
 def test_a_blocked_event_loop(any_redis: RedisServer) -> None:
     async def main() -> str | None:
         client = redis.asyncio.Redis.from_url(any_redis.url)
@@ -62,6 +64,7 @@ def test_a_blocked_event_loop(any_redis: RedisServer) -> None:
     assert re.fullmatch(r"the event loop had not answered for \d+\.\d s, and stall_limit is 0\.1 s", cause or "")
 
 
+@pytest.mark.thorough
 def test_a_frozen_redis(side: Side, freezable_redis: RedisServer) -> None:
     lease = side.call(side.coordinator(freezable_redis.url, ttl=TTL).acquire, "r")
     freezable_redis.freeze()

@@ -82,6 +82,7 @@ def test_a_script_that_redis_has_forgotten_is_sent_again(any_redis: RedisServer)
     run(story, any_redis.url)
 
 
+@pytest.mark.thorough
 @each_way
 def test_a_busy_loop_is_not_taken_for_a_silent_server(any_redis: RedisServer) -> None:
     """The reply has long arrived when the loop gets to it, after the call's time."""
@@ -124,6 +125,7 @@ def test_a_call_whose_time_is_up_does_not_break_the_connection_of_the_others(
     run(story, freezable_redis.url, ttl=60)
 
 
+@pytest.mark.thorough
 def test_a_call_that_was_given_up_is_not_checked_again_and_again(
     freezable_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,6 +155,7 @@ def test_a_call_that_was_given_up_is_not_checked_again_and_again(
     run(story, freezable_redis.url, ttl=60)
 
 
+@pytest.mark.thorough
 @each_way
 def test_a_silent_connection_is_replaced_and_all_its_calls_are_repeated(
     any_redis: RedisServer, proxy: ProxyFactory

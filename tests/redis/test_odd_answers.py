@@ -72,6 +72,7 @@ def odd_server(request: pytest.FixtureRequest) -> Iterator[int]:
         client.close()
 
 
+@pytest.mark.thorough
 def test_every_call_ends_by_its_deadline(side: Side, odd_server: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fencing.locks.settings.TRY_SECONDS", 0.1)
     coordinator = side.coordinator(f"redis://127.0.0.1:{odd_server}", ttl=0.9)

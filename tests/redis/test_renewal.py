@@ -31,6 +31,7 @@ def wait_until_renewed(*leases: Any) -> None:
     wait_until(lambda: all(lease._holding.deadline > old for lease, old in zip(leases, before, strict=True)))
 
 
+@pytest.mark.thorough
 def test_a_lease_is_renewed_and_nothing_is_logged(
     side: Side, any_redis: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -43,6 +44,7 @@ def test_a_lease_is_renewed_and_nothing_is_logged(
     assert not [record for record in caplog.records if record.name == "fencing"]
 
 
+@pytest.mark.thorough
 def test_a_key_that_is_gone_is_a_loss_and_is_not_set_again(side: Side, any_redis: RedisServer) -> None:
     client = any_redis.client()
     lease = side.call(side.coordinator(any_redis.url, ttl=TTL).acquire, "r")
@@ -54,6 +56,7 @@ def test_a_key_that_is_gone_is_a_loss_and_is_not_set_again(side: Side, any_redis
     assert side.call(lease.release) is False
 
 
+@pytest.mark.thorough
 def test_a_silent_redis_means_lost_and_does_not_block_other_coordinators(
     side: Side, any_redis: RedisServer, fresh_redis: RedisFactory
 ) -> None:
@@ -73,6 +76,7 @@ def test_a_silent_redis_means_lost_and_does_not_block_other_coordinators(
     assert side.call(neighbour.release) is True
 
 
+@pytest.mark.thorough
 def test_a_lost_reply_to_a_renewal_is_not_a_loss(side: Side, any_redis: RedisServer, proxy: ProxyFactory) -> None:
     through = proxy(any_redis)
     lease = side.call(side.coordinator(through.url(any_redis.url), ttl=2 * TTL).acquire, "r")
@@ -83,6 +87,7 @@ def test_a_lost_reply_to_a_renewal_is_not_a_loss(side: Side, any_redis: RedisSer
     assert side.call(lease.release) is True
 
 
+@pytest.mark.thorough
 def test_a_short_lease_of_before_leaves_the_requests_of_others_their_time(side: Side, any_redis: RedisServer) -> None:
     coordinator = side.coordinator(any_redis.url, ttl=TTL)
     lease = side.call(coordinator.lock("short", ttl=0.3).acquire)
@@ -103,6 +108,7 @@ def test_a_short_lease_of_before_leaves_the_requests_of_others_their_time(side: 
     assert side.call(lease.release) is True
 
 
+@pytest.mark.thorough
 def test_a_lease_does_not_keep_the_interpreter_alive(any_redis: RedisServer) -> None:
     code = (
         "import redis, threading, time, warnings; from fencing import FencedLock; warnings.simplefilter('ignore')\n"
@@ -119,6 +125,7 @@ def test_a_lease_does_not_keep_the_interpreter_alive(any_redis: RedisServer) -> 
     wait_until(lambda: any_redis.client().get("r") is None)
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 def test_after_a_fork_each_process_renews_its_own_leases(any_redis: RedisServer) -> None:
     with RedisCoordinator(any_redis.client(), ttl=TTL) as coordinator:

@@ -64,6 +64,7 @@ def test_it_is_off_by_default(side: Side, pair: Pair) -> None:
     assert pair.calls("wait") == before
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("timeout", [0, 30])
 def test_a_replica_that_does_not_confirm(side: Side, pair: Pair, timeout: float) -> None:
     coordinator = side.coordinator(pair.primary.url, ttl=3, replicas=1)
@@ -102,6 +103,7 @@ def test_waiters_wait_for_the_replica_too(side: Side, pair: Pair) -> None:
     assert pair.calls("wait") == before + 3
 
 
+@pytest.mark.thorough
 def test_a_waiter_whose_grant_is_not_confirmed_lets_the_next_one_in(side: Side, pair: Pair) -> None:
     coordinator = side.coordinator(pair.primary.url, ttl=3, replicas=1)
     holder = side.call(coordinator.acquire, "r")

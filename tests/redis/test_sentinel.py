@@ -14,6 +14,7 @@ from tests.support.sides import Account, Side
 from tests.support.waiters import Queue, Waiter
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("account", ["sqlite"], indirect=True)
 def test_leases_and_waiters_follow_the_primary(side: Side, own_sentinels: SentinelServers, account: Account) -> None:
     primary = own_sentinels.primary

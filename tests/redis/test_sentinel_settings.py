@@ -50,6 +50,7 @@ def silent() -> Iterator[Callable[[], Address]]:
         yield make
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("timeout", TIMEOUTS)
 def test_all_sentinels_are_away(side: Side, timeout: float | None) -> None:
     client = master_for(side, [("127.0.0.1", 1), ("127.0.0.1", 2), ("127.0.0.1", 3)])
@@ -57,15 +58,18 @@ def test_all_sentinels_are_away(side: Side, timeout: float | None) -> None:
     assert "the Sentinel service 'shop': no Sentinel of 'shop' answers: 127.0.0.1:1 (" in text.replace(" for 'r'", "")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("timeout", TIMEOUTS)
 def test_all_sentinels_are_frozen(side: Side, timeout: float | None, silent: Callable[[], Address]) -> None:
     assert "(silent)" in refusal(side, master_for(side, [silent(), silent(), silent()]), timeout)
 
 
+@pytest.mark.thorough
 def test_what_was_no_sentinel(side: Side, any_redis: RedisServer) -> None:
     assert "unknown command" in refusal(side, master_for(side, [(any_redis.host, any_redis.port)]), None)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("timeout", TIMEOUTS)
 def test_a_service_that_no_sentinel_knows(side: Side, sentinels: SentinelServers, timeout: float | None) -> None:
     text = refusal(side, master_for(side, sentinels.addresses, "shpo"), timeout)
@@ -82,6 +86,7 @@ def test_too_few_other_sentinels(side: Side, sentinels: SentinelServers) -> None
     assert time.monotonic() - began < AT_ONCE
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("timeout", TIMEOUTS)
 def test_the_address_of_a_replica(side: Side, sentinels: SentinelServers, timeout: float | None) -> None:
     assert "the server is a replica, which takes no locks" in refusal(
@@ -95,6 +100,7 @@ def test_a_client_for_replicas(side: Side) -> None:
         side.coordinator(client)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("timeout", TIMEOUTS)
 def test_a_sentinel_that_names_a_replica(side: Side, sentinels: SentinelServers, timeout: float | None) -> None:
     replica = sentinels.servers[1]
@@ -122,6 +128,7 @@ def test_a_sentinel_that_names_a_replica(side: Side, sentinels: SentinelServers,
     assert "the server is a replica" in text
 
 
+@pytest.mark.thorough
 def test_some_sentinels_are_away_or_frozen(side: Side, sentinels: SentinelServers) -> None:
     """They cost half a second, once: afterwards they are asked last."""
     with ExitStack() as stack:

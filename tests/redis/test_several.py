@@ -96,6 +96,7 @@ def test_a_key_of_another_type_leaves_the_others_free(
     direct.delete("a")
 
 
+@pytest.mark.thorough
 def test_a_redis_that_is_silent_at_the_end_costs_the_time_of_one_release(
     side: Side, freezable_redis: RedisServer
 ) -> None:

@@ -32,6 +32,7 @@ def seconds(side: Side, error: type[Exception], function: Any, *args: Any, **kwa
     return time.monotonic() - started
 
 
+@pytest.mark.thorough
 def test_every_call_ends_by_its_deadline(side: Side, server: RedisServer) -> None:
     coordinator = side.coordinator(server.url, ttl=0.6)  # so an attempt may take 0.2 s, a call without deadline 0.4 s
     lease = side.call(coordinator.lock("held", ttl=0.9).acquire)
@@ -64,6 +65,7 @@ def test_an_acquire_that_was_given_up_gives_the_lock_back_later(side: Side, serv
     wait_until(lambda: client.get("r") is None)
 
 
+@pytest.mark.thorough
 def test_leaving_the_block_neither_hangs_nor_raises(
     side: Side, server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -83,6 +85,7 @@ def test_leaving_the_block_neither_hangs_nor_raises(
     assert "could not be released" in caplog.text
 
 
+@pytest.mark.thorough
 def test_a_silent_server_is_noticed_by_many_threads_at_once(side: Side, server: RedisServer) -> None:
     coordinator = side.coordinator(server.url, ttl=1.5)
     server.freeze()
@@ -93,6 +96,7 @@ def test_a_silent_server_is_noticed_by_many_threads_at_once(side: Side, server: 
     assert max(side.race([attempt] * 40)) < 0.3 + SLACK, "also for threads that wait for a connection"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("source", ["timer", "another process"])
 def test_signals_do_not_extend_the_time_out(server: RedisServer, source: str) -> None:
     """Each signal interrupts the system call, and the time-out of the kernel would start again."""

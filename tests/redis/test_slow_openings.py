@@ -40,6 +40,7 @@ def within(seconds: float) -> Iterator[None]:
     assert time.monotonic() - started < seconds + SLACK
 
 
+@pytest.mark.thorough
 def test_a_handshake_that_drips_costs_a_call_its_own_time(
     side: Side, any_redis: RedisServer, proxy: ProxyFactory
 ) -> None:
@@ -95,6 +96,7 @@ def test_a_connection_that_the_pool_gets_late_is_asked_for_its_role_and_policy(a
     coordinator.close()
 
 
+@pytest.mark.thorough
 def test_a_lease_lives_through_a_time_in_which_no_connection_opens(
     side: Side, any_redis: RedisServer, proxy: ProxyFactory
 ) -> None:
@@ -113,6 +115,7 @@ def test_a_lease_lives_through_a_time_in_which_no_connection_opens(
     assert side.call(lease.release) is True
 
 
+@pytest.mark.thorough
 def test_a_function_that_gives_no_credentials_is_named_and_counts_against_its_server_alone(
     any_redis: RedisServer,
 ) -> None:
@@ -140,6 +143,7 @@ def test_a_function_that_gives_no_credentials_is_named_and_counts_against_its_se
         other.close()
 
 
+@pytest.mark.thorough
 def test_a_sentinel_that_drips_costs_what_a_silent_one_does(
     side: Side, sentinels: SentinelServers, proxy: ProxyFactory
 ) -> None:
@@ -180,6 +184,7 @@ def test_one_node_of_a_cluster_that_drips_costs_the_others_no_lease(
     side.call(lost.release)
 
 
+@pytest.mark.thorough
 def test_a_listening_connection_waits_for_a_late_reply(any_redis: RedisServer, proxy: ProxyFactory) -> None:
     side, far = Side(False), proxy(any_redis)
     coordinator = side.coordinator(side.client(far.url(any_redis.url), socket_timeout=60), ttl=60)
@@ -214,6 +219,7 @@ class FailingCredentials(redis.CredentialProvider):
         return self.get_credentials()
 
 
+@pytest.mark.thorough
 def test_the_error_of_a_function_of_the_users_is_named(
     side: Side, any_redis: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:

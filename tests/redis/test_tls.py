@@ -54,6 +54,7 @@ def is_replica(server: RedisServer) -> bool:
         return False
 
 
+@pytest.mark.thorough
 def test_one_server(side: Side, fresh_redis: RedisFactory, tls: Tls) -> None:
     server = fresh_redis(version="7", extra_args=tls.arguments)
     use(side, side.coordinator(side.client(server.url, ssl_ca_certs=tls.certificate)))

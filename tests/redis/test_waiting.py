@@ -66,6 +66,7 @@ def _serve(redis_server: RedisServer) -> list[float]:
     return [waiter.granted_at for waiter in waiters]
 
 
+@pytest.mark.thorough
 def test_waiters_of_other_processes_are_served_in_the_same_order(side: Side, any_redis: RedisServer) -> None:
     queue, coordinator = Queue(any_redis), side.coordinator(any_redis.url)
     holder = side.call(side.coordinator(any_redis.url).acquire, "r")
@@ -93,6 +94,7 @@ def test_a_newcomer_does_not_overtake_a_waiter(side: Side, redis_server: RedisSe
     assert side.call(holder.release) is False
 
 
+@pytest.mark.thorough
 def test_waiters_do_not_ask_while_the_lock_is_held(side: Side, any_redis: RedisServer) -> None:
     queue, coordinator = Queue(any_redis), side.coordinator(any_redis.url, ttl=60)
     holder = side.call(coordinator.acquire, "r")
@@ -105,7 +107,8 @@ def test_waiters_do_not_ask_while_the_lock_is_held(side: Side, any_redis: RedisS
     assert [waiter.join().error for waiter in waiters] == [None] * 8
 
 
-@pytest.mark.parametrize("count", [2, 8, pytest.param(32, marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("count", [2, 8, 32])
 def test_a_grant_takes_three_commands_and_waiters_get_equal_shares(
     side: Side, any_redis: RedisServer, count: int
 ) -> None:
@@ -139,6 +142,7 @@ def test_a_grant_takes_three_commands_and_waiters_get_equal_shares(
     assert not Queue(any_redis).left_behind()
 
 
+@pytest.mark.thorough
 def test_all_waiters_share_one_connection_and_none_of_the_clients(
     side: Side, any_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,6 +163,7 @@ def test_all_waiters_share_one_connection_and_none_of_the_clients(
     side.call(client.aclose if side.asynchronous else client.close)
 
 
+@pytest.mark.thorough
 def test_short_waits_in_a_row_share_a_connection(
     side: Side, any_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,6 +203,7 @@ def test_each_event_loop_has_a_connection_of_its_own(any_redis: RedisServer) -> 
     assert not queue.left_behind()
 
 
+@pytest.mark.thorough
 def test_a_waiter_whose_time_is_up_leaves_the_queue_at_once(side: Side, any_redis: RedisServer) -> None:
     queue, coordinator = Queue(any_redis), side.coordinator(any_redis.url, owner="me")
     holder = side.call(coordinator.acquire, "r")
@@ -211,6 +217,7 @@ def test_a_waiter_whose_time_is_up_leaves_the_queue_at_once(side: Side, any_redi
     assert not queue.left_behind()
 
 
+@pytest.mark.thorough
 def test_giving_up_at_the_moment_of_the_grant_leaves_no_lock_behind(side: Side, any_redis: RedisServer) -> None:
     """Time-outs and releases come at the same moments, many times."""
     queue = Queue(any_redis)
@@ -406,6 +413,7 @@ def test_a_lost_reply_while_queueing_keeps_the_place(side: Side, any_redis: Redi
     assert not queue.left_behind()
 
 
+@pytest.mark.thorough
 def test_waiting_without_the_right_to_listen_says_which_right_is_missing(side: Side, fresh_redis: RedisFactory) -> None:
     server = fresh_redis(version="7")
     admin: Any = server.client()

@@ -50,6 +50,7 @@ def other_primary(cluster: RedisCluster) -> RedisServer:
     return next(server for server in cluster.servers if server is not mine)
 
 
+@pytest.mark.thorough
 def test_keys_in_other_slots_are_refused(side: Side, cluster: RedisCluster) -> None:
     guard = guard_of(side, cluster.servers[0].url, cluster=True)
     side.call(guard.write, MINE, ("SET", KEY, 1), claim=True)
@@ -75,6 +76,7 @@ def test_a_plain_client_of_a_node(side: Side, cluster: RedisCluster) -> None:
     assert "pass a redis.RedisCluster" in str(side.expect(GuardNotEnforceable, elsewhere.claim, NEWER))
 
 
+@pytest.mark.thorough
 def test_a_slot_that_moves_takes_mark_and_data_along(side: Side, cluster: RedisCluster) -> None:
     """While it moves, a key that has moved is found by ASK. So the guard works before, during and after the move."""
     guard = guard_of(side, cluster.servers[0].url, cluster=True)
@@ -95,6 +97,7 @@ def test_a_slot_that_moves_takes_mark_and_data_along(side: Side, cluster: RedisC
     assert direct.get(KEY) == b"3"
 
 
+@pytest.mark.thorough
 def test_no_wait_is_longer_than_the_time_out(side: Side, cluster: RedisCluster) -> None:
     """Also where the client itself would wait for ever: its socket_timeout is None."""
     guard = guard_of(side, cluster.servers[0].url, cluster=True, timeout=1.0, socket_timeout=None)
@@ -111,6 +114,7 @@ def test_no_wait_is_longer_than_the_time_out(side: Side, cluster: RedisCluster) 
     side.call(guard_of(side, cluster.servers[0].url, cluster=True).claim, NEWER)
 
 
+@pytest.mark.thorough
 def test_the_search_for_a_primary_is_part_of_the_time_out(side: Side, cluster: RedisCluster) -> None:
     guard = guard_of(side, cluster.servers[0].url, cluster=True, timeout=1.0)
     side.call(guard.write, MINE, ("SET", KEY, 1), claim=True)

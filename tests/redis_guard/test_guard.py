@@ -226,6 +226,7 @@ def test_a_lost_write_is_decided_by_its_id(side: Side, any_redis: RedisServer, p
     assert side.call(guard.landed, unknown) is None, "16 writes later it is forgotten"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("asks", [True, False], ids=["landed was asked", "the next write came first"])
 def test_a_write_that_arrives_late_is_refused(
     side: Side, any_redis: RedisServer, proxy: ProxyFactory, asks: bool
@@ -274,6 +275,7 @@ def test_a_task_that_is_cancelled_during_a_write(any_redis: RedisServer, proxy: 
     asyncio.run(main())
 
 
+@pytest.mark.thorough
 def test_a_server_that_is_silent_or_away(side: Side, any_redis: RedisServer, proxy: ProxyFactory) -> None:
     through = proxy(any_redis)
     guard = guard_of(side, through.url(any_redis.url), timeout=1.0)

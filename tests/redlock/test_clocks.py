@@ -38,6 +38,7 @@ def jumping(stack: ExitStack, fresh_nodes: FreshNodes) -> Jumping:
     return start
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("account", ["sqlite"], indirect=True)
 def test_three_clocks_that_jump_ahead_make_two_holders_and_a_guard_refuses_the_older(
     side: Side, jumping: Jumping, account: Account
@@ -60,6 +61,7 @@ def test_three_clocks_that_jump_ahead_make_two_holders_and_a_guard_refuses_the_o
     side.call(lease.release)
 
 
+@pytest.mark.thorough
 def test_three_clocks_that_jump_back_keep_a_lock_for_a_minute_longer(side: Side, jumping: Jumping) -> None:
     nodes, clocks = jumping(30.0)
     first, second = nodes.coordinator(side), nodes.coordinator(side)
@@ -78,6 +80,7 @@ def test_three_clocks_that_jump_back_keep_a_lock_for_a_minute_longer(side: Side,
     side.call(newer.release)
 
 
+@pytest.mark.thorough
 def test_numbers_grow_while_clocks_jump(side: Side, jumping: Jumping) -> None:
     """A proposal that is a minute ahead of a node's clock is ignored there; a second round makes numbers equal."""
     nodes, clocks = jumping(30.0)
@@ -99,6 +102,7 @@ def test_numbers_grow_while_clocks_jump(side: Side, jumping: Jumping) -> None:
     assert numbers == sorted(set(numbers))
 
 
+@pytest.mark.thorough
 def test_a_clock_that_jumps_ahead_admits_a_node_early(side: Side, jumping: Jumping) -> None:
     """A named limit: a node that came back waits by its own clock."""
     nodes, clocks = jumping(30.0)

@@ -77,6 +77,7 @@ def numbers_of(side: Side, coordinator: Any, count: int) -> list[int]:
     return numbers
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", TWO)
 def test_two_of_five_nodes_may_fail(side: Side, five: Cut, how: str) -> None:
     coordinator = five.nodes.coordinator(side, five.urls)
@@ -92,6 +93,7 @@ def test_two_of_five_nodes_may_fail(side: Side, five: Cut, how: str) -> None:
     assert numbers == sorted(set(numbers))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", TWO)
 def test_without_a_majority_there_are_no_locks_and_it_is_told_in_time(side: Side, five: Cut, how: str) -> None:
     coordinator = five.nodes.coordinator(side, five.urls, ttl=1.5)
@@ -148,6 +150,7 @@ def test_a_partition_that_never_ends_costs_nothing_more_with_time(
     assert time.monotonic() - started < 30
 
 
+@pytest.mark.thorough
 def test_a_late_request_leaves_nothing_behind(side: Side, five: Cut) -> None:
     """A release was sent behind each request that got no reply."""
     coordinator = five.nodes.coordinator(side, five.urls, node_timeout=0.05)
@@ -160,6 +163,7 @@ def test_a_late_request_leaves_nothing_behind(side: Side, five: Cut) -> None:
             side.wait_until(lambda client=client: client.get("r") is None)  # type: ignore[misc]
 
 
+@pytest.mark.thorough
 def test_clocks_that_jump_end_leases_early_and_numbers_grow_all_the_same(side: Side, five: Cut) -> None:
     """The keys of three nodes expire, as they do when the clocks of the nodes jump ahead."""
     first, second = five.nodes.coordinator(side), five.nodes.coordinator(side)
@@ -175,6 +179,7 @@ def test_clocks_that_jump_end_leases_early_and_numbers_grow_all_the_same(side: S
     side.call(lease.release)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("ahead", [-60, 60])
 def test_a_client_whose_clock_is_wrong_by_a_minute(side: Side, five: Cut, ahead: int) -> None:
     right, wrong = five.nodes.coordinator(side), five.nodes.coordinator(side)
@@ -186,7 +191,8 @@ def test_a_client_whose_clock_is_wrong_by_a_minute(side: Side, five: Cut, ahead:
     assert numbers == sorted(set(numbers))
 
 
-@pytest.mark.parametrize("rounds", [6, pytest.param(150, marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("rounds", [6, 150])
 def test_racing_clients_never_share_a_lock_or_a_number(side: Side, five: Cut, rounds: int) -> None:
     coordinators = [five.nodes.coordinator(side, node_timeout=0.1) for _ in range(4)]
     held: list[int] = []
@@ -227,6 +233,7 @@ def test_a_connection_whose_end_is_seen_as_a_call_is_made(
     loop.close()
 
 
+@pytest.mark.thorough
 def test_releases_that_first_reach_a_minority_say_that_the_locks_were_held(side: Side, five: Cut) -> None:
     coordinator = five.nodes.coordinator(side, five.urls, ttl=10.0)
     leases = [side.call(coordinator.acquire, name, timeout=10) for name in ("r", "s")]
@@ -287,6 +294,7 @@ def test_a_refused_try_leaves_nothing_at_a_minority(side: Side, redlock_nodes: R
         client.delete(name)
 
 
+@pytest.mark.thorough
 def test_a_node_whose_handshake_drips_costs_what_a_silent_one_does(side: Side, five: Cut) -> None:
     """The handshake of a new connection never ends, though each byte of it comes in time."""
     five.proxies[0].drip(replies=0.2)
@@ -298,6 +306,7 @@ def test_a_node_whose_handshake_drips_costs_what_a_silent_one_does(side: Side, f
     five.restore()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("side", ["sync"], indirect=True)
 def test_a_node_that_is_slow_to_connect_is_one_again_when_its_connection_is_open(side: Side, five: Cut) -> None:
     """Its connection comes too late for the call that began it. The next calls have it."""
@@ -322,6 +331,7 @@ class FailingCredentials(redis.CredentialProvider):
         return self.get_credentials()
 
 
+@pytest.mark.thorough
 def test_a_function_of_one_node_that_fails_costs_no_lock(side: Side, fresh_nodes: FreshNodes) -> None:
     nodes = fresh_nodes(3, longest_ttl=20.0)
     clients = [side.client(server.url) for server in nodes.servers[:2]]

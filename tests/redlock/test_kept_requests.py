@@ -53,6 +53,7 @@ def test_no_late_request_breaks_a_promise(bench: Bench, call: type[Call], late: 
     play(bench, call, late)
 
 
+@pytest.mark.thorough
 def test_a_round_that_arrives_behind_a_later_one(bench: Bench) -> None:
     """No majority answered, so a release was sent behind it."""
     play(bench, AcquireForLong, Late(nodes=2, cut=2), [Tale("released", "returned")])

@@ -102,6 +102,7 @@ def fresh(side: Side, stack: ExitStack, fresh_nodes: FreshNodes) -> Fresh:
     return start
 
 
+@pytest.mark.thorough
 def test_a_late_round_frees_nothing_that_a_later_one_was_granted(side: Side, slow: Slow) -> None:
     kept = [slow.hold(ACQUIRE, index) for index in (0, 1)]
     lease = slow.take(slow.coordinator, timeout=20)

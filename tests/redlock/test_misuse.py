@@ -112,6 +112,7 @@ def test_one_server_under_two_names_is_noticed_at_each_use(side: Side, redlock_n
     side.wait_until(lambda: not any(client.exists("alias") for client in clients), seconds=5)
 
 
+@pytest.mark.thorough
 def test_a_replica_is_noticed_at_the_first_use(side: Side, fresh_nodes: FreshNodes) -> None:
     nodes = fresh_nodes(longest_ttl=10.0)
     with nodes.servers[2].client() as client:
@@ -200,6 +201,7 @@ def test_a_server_of_a_cluster_is_noticed_at_the_first_use(side: Side, fresh_nod
     assert "belongs to a Redis Cluster; each node must be a single server" in str(error)
 
 
+@pytest.mark.thorough
 def test_nodes_behind_tls(side: Side, fresh_redis: RedisFactory, tmp_path: Path) -> None:
     """The sockets are read and written without redis-py, also under TLS, which reads ahead."""
     tls = Tls(tmp_path)

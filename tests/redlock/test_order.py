@@ -95,6 +95,7 @@ def test_what_ends_a_lease_never_overtakes_its_acquire(slow_third: SlowThird, en
     assert slow_third.is_free_in_the_end()
 
 
+@pytest.mark.thorough
 def test_a_release_of_several_locks_is_repeated_behind_their_requests(side: Side, slow_third: SlowThird) -> None:
     coordinator = slow_third.coordinator
     fence = side.call(slow_third.take().detach)
@@ -144,6 +145,7 @@ def test_a_connection_that_owes_a_reply_for_long_is_replaced(
     side.call(lease.release)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("node", [0, 1, 2])
 def test_a_server_that_has_forgotten_the_scripts_is_told_them_again(
     side: Side, redlock_nodes: RedlockNodes, node: int
@@ -163,6 +165,7 @@ def test_a_server_that_has_forgotten_the_scripts_is_told_them_again(
     side.wait_until(works_again, seconds=5)
 
 
+@pytest.mark.thorough
 def test_an_interruption_closes_what_owes_replies_behind_a_release(
     fresh_nodes: FreshNodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,6 +227,7 @@ def test_an_interruption_that_loses_a_reply_closes_its_connection(fresh_nodes: F
     coordinator.close()
 
 
+@pytest.mark.thorough
 def test_a_release_does_without_connections_that_an_interruption_took(fresh_nodes: FreshNodes) -> None:
     nodes = fresh_nodes(longest_ttl=60.0)
     coordinator = nodes.coordinator(Side(False), node_timeout=0.2)

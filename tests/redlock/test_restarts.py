@@ -35,6 +35,7 @@ def pair(side: Side, coordinator: Any, name: str = "r") -> int:
     return int(lease.fence.number)
 
 
+@pytest.mark.thorough
 def test_new_nodes_are_admitted_by_themselves_after_the_longest_ttl(side: Side, fresh_nodes: FreshNodes) -> None:
     nodes = fresh_nodes(longest_ttl=LONGEST, admitted=False)
     coordinator = nodes.coordinator(side)
@@ -94,6 +95,7 @@ def test_a_node_that_was_restarted_waits_and_then_begins_above_the_members(
     assert [before, *numbers] == sorted({before, *numbers})
 
 
+@pytest.mark.thorough
 def test_without_a_wait_a_node_with_its_data_goes_on_at_once(side: Side, fresh_nodes: FreshNodes) -> None:
     nodes = fresh_nodes(longest_ttl=60.0, extra_args=("--appendfsync", "always"), admitted=False)
     coordinator = nodes.coordinator(side, restart_wait=False)
@@ -108,6 +110,7 @@ def test_without_a_wait_a_node_with_its_data_goes_on_at_once(side: Side, fresh_n
     side.expect(CoordinatorUnavailable, coordinator.acquire, "r", timeout=0.3)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("damage", [lambda client: client.flushall(), lambda client: client.append(MEMBER, " ?")])
 def test_a_node_without_its_record_is_one_that_came_back(
     side: Side, fresh_nodes: FreshNodes, damage: Callable[[Any], object]
@@ -123,6 +126,7 @@ def test_a_node_without_its_record_is_one_that_came_back(
     assert "no majority" in str(error) or "are needed" in str(error)
 
 
+@pytest.mark.thorough
 def test_a_majority_that_lost_its_data_takes_its_numbers_from_the_clock(side: Side, fresh_nodes: FreshNodes) -> None:
     nodes = fresh_nodes(longest_ttl=LONGEST)
     coordinator = nodes.coordinator(side)
@@ -134,6 +138,7 @@ def test_a_majority_that_lost_its_data_takes_its_numbers_from_the_clock(side: Si
     side.wait_until(lambda: pair(side, coordinator) > before and all(is_member(nodes, index) for index in range(2)))
 
 
+@pytest.mark.thorough
 def test_a_majority_that_lost_its_data_needs_the_others_and_names_them(
     side: Side, fresh_nodes: FreshNodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,6 +32,7 @@ def holder(side: Side, moment: str, account: Account, nodes: RedlockNodes) -> It
             process.kill()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("account", ["sqlite"], indirect=True)
 @pytest.mark.parametrize(
     ("side", "moment"),

@@ -122,6 +122,7 @@ def test_a_round_has_a_new_token_unless_all_nodes_refused_the_last_one(first: li
     assert len(set(world.tokens)) == tokens
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("times", [1, 10_000])
 def test_a_confirmation_without_a_reply_is_no_holder(side: Side, fresh_nodes: FreshNodes, times: int) -> None:
     """Each node has another number, and the requests to confirm the highest one are lost."""

@@ -94,6 +94,7 @@ def test_an_external_server_cannot_be_stopped(any_redis: RedisServer, monkeypatc
                 handle()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("frozen", [False, True])
 def test_nothing_is_left_when_this_interpreter_is_killed(tmp_path: Path, frozen: bool) -> None:
     code = (

@@ -74,6 +74,7 @@ def test_objects_read_before_the_claim_are_read_again(engine: Engine, guard: SQL
     assert total(engine) == 11
 
 
+@pytest.mark.thorough
 def test_it_checks_and_locks_and_never_commits(engine: Engine, guard: SQLAlchemyGuard) -> None:
     guard.claim(MINE)
     with engine.connect() as connection:
@@ -109,6 +110,7 @@ def test_a_connection_that_has_begun_nothing(engine: Engine, guard: SQLAlchemyGu
     assert total(engine) == 7
 
 
+@pytest.mark.thorough
 def test_after_a_check_that_failed(engine: Engine, guard: SQLAlchemyGuard) -> None:
     guard.claim(MINE)
     with engine.connect() as connection:

@@ -68,6 +68,7 @@ def short(request: pytest.FixtureRequest, side: Side, postgres_url: str) -> Iter
     short.close()
 
 
+@pytest.mark.thorough
 def test_the_mark_of_a_locked_table(short: Short) -> None:
     """SQLAlchemyGuard.mark had no bound: it waited as long as a migration did."""
     with short.direct.begin() as migration:
@@ -78,6 +79,7 @@ def test_the_mark_of_a_locked_table(short: Short) -> None:
     assert short.side.call(short.guard.mark, "orders:1") is None
 
 
+@pytest.mark.thorough
 def test_the_mark_of_a_locked_table_on_mariadb(mariadb_url: str) -> None:
     short = Short(Side(False), "sqlalchemy", mariadb_url)
     with short.direct.connect() as migration:
@@ -89,6 +91,7 @@ def test_the_mark_of_a_locked_table_on_mariadb(mariadb_url: str) -> None:
     short.close()
 
 
+@pytest.mark.thorough
 def test_a_block_that_stands_still(short: Short) -> None:
     """The server says that it ended the transaction. So the outcome is known, and the error says why."""
     errors: Any = psycopg.Error if short.kind == "psycopg guard" else DBAPIError
@@ -97,6 +100,7 @@ def test_a_block_that_stands_still(short: Short) -> None:
     assert "guard's timeout, here 1 s" in "".join(error.__notes__)
 
 
+@pytest.mark.thorough
 def test_a_statement_that_takes_too_long(short: Short) -> None:
     errors: Any = psycopg.Error if short.kind == "psycopg guard" else DBAPIError
     error = short.side.expect(errors, short.block("SELECT pg_sleep(5)"))
@@ -138,6 +142,7 @@ def test_a_snapshot_from_before_the_own_claim(short: Short) -> None:
     assert "advance at its beginning" in str(error)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("claim", [True, False])
 def test_first_claims_that_meet_on_mariadb(mariadb_url: str, claim: bool) -> None:
     """The UPDATE met no mark, and the read after it met one: "locked, and changed all the same"."""

@@ -96,6 +96,7 @@ def test_a_commit_that_is_refused_is_told(play: Callable[..., None]) -> None:
     play(scene)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("cut", [True, False], ids=["cut", "silent"])
 def test_a_commit_without_an_answer_is_told(play: Callable[..., None], cut: bool) -> None:
     """Silence is waited for as long as the guard's bound allows, and no longer."""
@@ -115,6 +116,7 @@ def test_a_commit_without_an_answer_is_told(play: Callable[..., None], cut: bool
     play(scene, timeout=10.0 if cut else SILENCE)
 
 
+@pytest.mark.thorough
 def test_a_timeout_around_it_keeps_the_cause(play: Callable[..., None]) -> None:
     async def scene(stage: Stage) -> None:
         stage.hold_back("COMMIT")
@@ -140,6 +142,7 @@ def test_a_timeout_around_it_keeps_the_cause(play: Callable[..., None]) -> None:
     play(scene, timeout=SILENCE)
 
 
+@pytest.mark.thorough
 def test_silence_without_a_cancellation_ends_too(play: Callable[..., None]) -> None:
     """The request itself is stuck, and arrives later: by then the database has ended the session that waited for it."""
 
@@ -156,6 +159,7 @@ def test_silence_without_a_cancellation_ends_too(play: Callable[..., None]) -> N
     play(scene, timeout=SILENCE)
 
 
+@pytest.mark.thorough
 @of_sqlalchemy
 def test_a_silent_claim_ends_too(play: Callable[..., None]) -> None:
     async def scene(stage: Stage) -> None:
@@ -172,6 +176,7 @@ def rollback_on(stage: Stage) -> str:
     return "\x03ROLLBACK" if stage.is_mariadb else "ROLLBACK"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("answered", [True, False])
 def test_a_rollback_is_shielded_and_bounded_too(play: Callable[..., None], answered: bool) -> None:
     async def scene(stage: Stage) -> None:
@@ -195,6 +200,7 @@ def test_a_rollback_is_shielded_and_bounded_too(play: Callable[..., None], answe
     play(scene, timeout=10.0 if answered else SILENCE)
 
 
+@pytest.mark.thorough
 def test_a_silent_rollback_leaves_the_blocks_own_error(play: Callable[..., None]) -> None:
     async def scene(stage: Stage) -> None:
         stage.hold_back(rollback_on(stage))
@@ -206,6 +212,7 @@ def test_a_silent_rollback_leaves_the_blocks_own_error(play: Callable[..., None]
     play(scene, timeout=SILENCE)
 
 
+@pytest.mark.thorough
 def test_the_loop_ends_during_the_commit(play: Callable[..., None]) -> None:
     """As asyncio.run ends: every task is cancelled, the one that carries the commit included."""
 

@@ -173,6 +173,7 @@ def test_guards_of_equal_connection_strings_share_it(postgres_url: str) -> None:
     shop.close()
 
 
+@pytest.mark.thorough
 def test_no_false_alarm(shop: Shop) -> None:
     """Rolled-back blocks were acknowledged nothing, and others may write under the same fence."""
     another = shop.another_guard()

@@ -68,6 +68,7 @@ def expect_refusal(way: Way, error: BaseException) -> None:
     assert way.write(MINE, DONE, id=2) == 1, "the next write has a sound connection"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("end", ["by the guard's time-out", "by the server"])
 def test_a_block_whose_session_is_ended_while_it_stands_still(way: Way, end: str) -> None:
     if "guard" in end:
@@ -81,6 +82,7 @@ def test_a_block_whose_session_is_ended_while_it_stands_still(way: Way, end: str
     expect_refusal(way, raised.value)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("way", ways("asyncpg", "pymysql", of=TO_SERVERS), indirect=True)
 def test_a_write_whose_session_is_ended_before_its_commit(way: Way) -> None:
     """As that of a process that was frozen between its statement and its COMMIT."""

@@ -128,6 +128,7 @@ def test_an_expression_with_a_function(roles: Roles) -> None:
         app.execute(ADD)
 
 
+@pytest.mark.thorough
 def test_what_is_no_table(roles: Roles) -> None:
     with roles.as_owner() as owner:
         owner.execute("CREATE VIEW some_orders AS SELECT * FROM orders")
@@ -165,6 +166,7 @@ def test_sqlite_cannot(tmp_path: Path) -> None:
         guard.enforce("orders", resource="id", role="app")
 
 
+@pytest.mark.thorough
 def test_awkward_names(roles: Roles) -> None:
     """A schema, capitals, quotes, dollars and percent signs; a table that is called as a variable is."""
     with roles.as_owner() as owner:
@@ -240,6 +242,7 @@ def guards(request: pytest.FixtureRequest, side: Side, roles: Roles) -> Iterator
             side.call(guard._engine.dispose)
 
 
+@pytest.mark.thorough
 def test_guards_find_out_by_themselves(side: Side, roles: Roles, guards: tuple[Any, Any, Any]) -> None:
     """The same guards, before, while and after the database enforces; also if the functions are taken away again."""
     owners, apps, add = guards
@@ -310,6 +313,7 @@ def test_a_role_with_neither_way(roles: Roles) -> None:
             guard.claim(MINE)
 
 
+@pytest.mark.thorough
 def test_a_table_in_use(roles: Roles) -> None:
     with roles.as_app() as app, app.transaction():
         app.execute(ADD)

@@ -344,6 +344,7 @@ def test_a_row_without_a_resource(roles: Roles, app: psycopg.Connection[Any]) ->
         app.execute("INSERT INTO orders VALUES (3)")
 
 
+@pytest.mark.thorough
 def test_partitions(roles: Roles, app: psycopg.Connection[Any]) -> None:
     """Through the parent or directly, from one to the other, and a new one. Their columns differ in order."""
     with roles.as_owner() as owner:
@@ -381,6 +382,7 @@ def test_partitions(roles: Roles, app: psycopg.Connection[Any]) -> None:
     app.execute("TRUNCATE parts")
 
 
+@pytest.mark.thorough
 def test_a_prepared_transaction(postgres_url: str) -> None:
     """It keeps the mark locked until it is committed, in any session. What comes after it is another transaction."""
     if not find_postgres_binaries():

@@ -51,6 +51,7 @@ def way(request: pytest.FixtureRequest, sql_ways: WayLender) -> Iterator[Way]:
         yield way
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("way", "what"), CASES, indirect=["way"])
 def test_a_frozen_process_frees_its_mark(way: Way, what: str) -> None:
     way.needs_mariadb("bound for an idle transaction" if what == "idle" else "table of a sequence, to read from")

@@ -16,6 +16,7 @@ from tests.support.sql_ways import SIDES_AND_DATABASES
 LONG_SECONDS = 60.0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("side", "account"), SIDES_AND_DATABASES, indirect=True)
 def test_a_frozen_session_at_acquire(side: Side, any_redis: RedisServer, account: Account) -> None:
     client = any_redis.client()
@@ -36,6 +37,7 @@ def test_a_frozen_session_at_acquire(side: Side, any_redis: RedisServer, account
     frozen.dispose()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("account", ["postgres"], indirect=True)
 def test_a_frozen_session_at_write(side: Side, any_redis: RedisServer, account: Account) -> None:
     lease = side.call(side.coordinator(any_redis.url, guards=[account.guard], ttl=3.0).acquire, "r")

@@ -227,6 +227,7 @@ def async_scene(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncScene:
     return AsyncScene(guard, beside, done, adding)
 
 
+@pytest.mark.thorough
 def test_a_cancelled_write_says_whether_it_was_written(async_scene: AsyncScene) -> None:
     """Of 360 cancelled writes 37 had no cause and were not written, and others had none and were."""
 
@@ -254,6 +255,7 @@ def test_a_cancelled_write_says_whether_it_was_written(async_scene: AsyncScene) 
     assert asyncio.run(story()) == {True, False}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("async_scene", ["psycopg guard"], indirect=True)
 def test_an_exception_of_a_signal_handler_in_a_task(async_scene: AsyncScene) -> None:
     async def write() -> None:

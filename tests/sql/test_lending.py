@@ -51,6 +51,7 @@ def take_all(way: Way, guard: Any) -> Callable[[], Any]:
     return lambda: way.side.call(connection.close)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("way", ways("psycopg", "aiosqlite", of=THROUGH_SQLALCHEMY), indirect=True)
 def test_a_pool_that_is_used_up(way: Way) -> None:
     """It was the pool's own bound that counted."""
@@ -98,6 +99,7 @@ def test_whoever_waits_gets_the_connection_that_is_given_back(way: Way) -> None:
     assert guard._engine.pool.checkedout() == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("way", ways("pymysql", "psycopg-async", of=TO_SERVERS), indirect=True)
 def test_a_login_that_drips(way: Way) -> None:
     """Each byte of it comes in time, and the whole never."""
@@ -111,6 +113,7 @@ def test_a_login_that_drips(way: Way) -> None:
     wait_until(lambda: serves(way, guard))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("way", ["PsycopgGuard", "AsyncPsycopgGuard"], indirect=True)
 def test_a_login_that_drips_to_a_guard_without_a_pool(way: Way) -> None:
     guard = way.guard_class(way.through, timeout=TIMEOUT)
@@ -137,6 +140,7 @@ class Hanging:
         return self.made[-1]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("with_sqlalchemy", [True, False])
 def test_a_function_of_the_users_that_hangs(with_sqlalchemy: bool, postgres_url: str) -> None:
     """It costs a call its own time. So many may hang at once, and no more; then the error says so. Those that connect
@@ -163,6 +167,7 @@ def test_a_function_of_the_users_that_hangs(with_sqlalchemy: bool, postgres_url:
     wait_until(lambda: len(hanging.made) >= MOST_OVERDUE and all(each.closed for each in hanging.made))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("way", ways("psycopg", of=("psycopg", "pymysql")), indirect=True)
 def test_an_engine_without_a_pool(way: Way) -> None:
     guard = SQLAlchemyGuard(create_engine(way.through, poolclass=NullPool), timeout=TIMEOUT)
@@ -218,6 +223,7 @@ def serves(way: Way, guard: Any) -> bool:
     return True
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("way", ways("psycopg", "pymysql", of=("psycopg", "pymysql")), indirect=True)
 @pytest.mark.parametrize("settings", [{}, {"pool_recycle": 0}, {"pool_pre_ping": True}], ids=["", "recycle", "ping"])
 def test_retries_at_a_server_that_has_stopped(way: Way, settings: dict[str, Any]) -> None:
@@ -235,6 +241,7 @@ def test_retries_at_a_server_that_has_stopped(way: Way, settings: dict[str, Any]
     assert guard.write(MINE, *way.statement(DONE, id=1)) == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("way", ways("asyncpg", of=TO_SERVERS), indirect=True)
 def test_each_call_ends_at_a_server_that_has_stopped(way: Way) -> None:
     """A bound that only the server keeps is none there."""
@@ -255,6 +262,7 @@ def test_each_call_ends_at_a_server_that_has_stopped(way: Way) -> None:
         way.side.expect(GuardUnavailable, use, *arguments)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("way", ["psycopg"], indirect=True)
 def test_a_connection_is_for_the_call_whose_context_has_prepared_it(way: Way) -> None:
     """As with a hook that sets the session's tenant: what came too late for one call went to another one."""

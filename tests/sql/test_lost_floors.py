@@ -82,6 +82,7 @@ def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shop]:
     shop.close()
 
 
+@pytest.mark.thorough
 def test_a_table_that_was_emptied(shop: Shop) -> None:
     """No old fence gets in: claims are refused, and the floor that create_tables makes shuts out all old fences."""
     before = time.time_ns() // 1000

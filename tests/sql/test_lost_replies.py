@@ -61,6 +61,7 @@ def test_a_lost_statement_is_the_blocks_own_error(way: Way) -> None:
     assert way.total == 0
 
 
+@pytest.mark.thorough
 def test_a_server_that_refuses(way: Way) -> None:
     way.claim(MINE)
     way.proxy.refuse()

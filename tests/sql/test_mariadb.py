@@ -60,14 +60,15 @@ def shop(sql_ways: WayLender) -> Iterator[Shop]:
 # Names are exact, whatever the session
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "session",
     [
         "sql_mode = 'NO_BACKSLASH_ESCAPES'",
-        pytest.param("sql_mode = 'ANSI'", marks=pytest.mark.thorough),
+        "sql_mode = 'ANSI'",
         "sql_mode = 'SIMULTANEOUS_ASSIGNMENT'",
-        pytest.param("sql_mode = ''", marks=pytest.mark.thorough),
-        pytest.param("NAMES latin1", marks=pytest.mark.thorough),
+        "sql_mode = ''",
+        "NAMES latin1",
         "NAMES utf8mb4 COLLATE utf8mb4_general_ci",
         "@nothing = 0, a client of another character set",
     ],
@@ -191,6 +192,7 @@ def test_a_superseded_holder_with_an_old_snapshot_is_stale(shop: Shop) -> None:
 # Transactions that end by themselves, and errors that do not end them
 
 
+@pytest.mark.thorough
 def test_a_statement_that_commits_implicitly(shop: Shop) -> None:
     shop.way.spoil()
     shop.guard.claim(MINE)
@@ -206,6 +208,7 @@ def test_a_statement_that_commits_implicitly(shop: Shop) -> None:
     assert shop.total == 2, "what was written after the implicit commit was undone"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("statement", ["TRUNCATE TABLE orders", "CALL commit_inside()", "COMMIT"])
 def test_a_write_that_commits_implicitly(shop: Shop, statement: str) -> None:
     shop.way.spoil()
@@ -216,6 +219,7 @@ def test_a_write_that_commits_implicitly(shop: Shop, statement: str) -> None:
     assert shop.scalar("SELECT MAX(total) FROM orders") in (0, None)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ways("pymysql", of=TO_MARIADB))
 def test_a_block_that_switches_autocommit_on(sql_ways: WayLender, name: str) -> None:
     """It commits, and what follows would be committed at once, without a check, before the block is refused."""
@@ -260,6 +264,7 @@ def test_a_block_that_sets_the_savepoint_of_earlier_versions(shop: Shop) -> None
     assert shop.total == 0
 
 
+@pytest.mark.thorough
 def test_a_deadlock_whose_error_was_swallowed(shop: Shop) -> None:
     """1213 ends the whole transaction, and the next statement begins another one, unchecked."""
     shop.way.spoil()
@@ -285,6 +290,7 @@ def test_a_deadlock_whose_error_was_swallowed(shop: Shop) -> None:
     assert shop.total == 0
 
 
+@pytest.mark.thorough
 def test_a_lock_wait_timeout_ends_the_transaction(shop: Shop) -> None:
     """1205 undoes only the statement: the locks, and the claim of the other mark, would stay."""
     shop.guard.claim(OTHER)
@@ -306,6 +312,7 @@ def test_a_lock_wait_timeout_ends_the_transaction(shop: Shop) -> None:
     assert shop.scalar("SELECT COUNT(*) FROM orders") == 1
 
 
+@pytest.mark.thorough
 def test_first_claims_of_many_names_do_not_deadlock(shop: Shop) -> None:
     """Above READ COMMITTED each would lock the gap in which the others insert."""
     engine = shop.connect(isolation_level="REPEATABLE READ")
@@ -375,6 +382,7 @@ def test_a_claim_between_the_two_statements_of_a_check(shop: Shop) -> None:
     assert shop.total == 1
 
 
+@pytest.mark.thorough
 def test_a_table_made_by_alembic_and_the_other_name_of_the_dialect(shop: Shop) -> None:
     """Without rows; and a URL that begins with mariadb+, which SQLAlchemy takes for MariaDB alone."""
     shop.way.spoil()
@@ -393,6 +401,7 @@ def test_a_table_made_by_alembic_and_the_other_name_of_the_dialect(shop: Shop) -
     assert shop.scalar("SELECT COUNT(*) FROM fencing_marks") == 2
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("engine", ["MyISAM", "Aria"])
 def test_a_table_without_transactions(shop: Shop, engine: str) -> None:
     if engine == "Aria":
@@ -459,6 +468,7 @@ def test_a_temporary_table_that_hides_the_marks(shop: Shop, is_in_use: bool) -> 
     assert guard.write(NEWER, ADD) == 1
 
 
+@pytest.mark.thorough
 def test_a_table_of_an_earlier_version_works_without_its_partition(shop: Shop) -> None:
     shop.way.spoil()
     shop.sql("ALTER TABLE fencing_marks REMOVE PARTITIONING")
@@ -486,6 +496,7 @@ def test_a_prepared_check_that_vanishes(shop: Shop) -> None:
     assert shop.total == 3
 
 
+@pytest.mark.thorough
 def test_a_server_that_prepares_nothing(shop: Shop) -> None:
     shop.way.needs_mariadb("compound statements")
     with start_mariadb(settings={"max-prepared-stmt-count": "0"}, local=True) as server:
@@ -627,6 +638,7 @@ BOUNDS = (
 )
 
 
+@pytest.mark.thorough
 def test_connections_come_back_unchanged(shop: Shop) -> None:
     engine = shop.connect(pool_size=1, max_overflow=0)
     event.listen(
@@ -663,6 +675,7 @@ def test_connections_come_back_unchanged(shop: Shop) -> None:
         connection.rollback()
 
 
+@pytest.mark.thorough
 def test_a_statement_of_the_block_is_bounded(shop: Shop) -> None:
     shop.way.needs_mariadb("max_statement_time")
     guard = SQLAlchemyGuard(shop.connect(), timeout=1.0)

@@ -96,6 +96,7 @@ def make_marks(url: str, schema: str) -> None:
 # PostgreSQL: "$user", public
 
 
+@pytest.mark.thorough
 def test_a_schema_of_the_roles_own_name(opened: Opened, roles: Roles) -> None:
     """The roles' search paths lead to different schemas, but there is only one mark table."""
     opened.call(opened.guard(roles.owner_url).create_tables)
@@ -108,6 +109,7 @@ def test_a_schema_of_the_roles_own_name(opened: Opened, roles: Roles) -> None:
     assert opened.call(newer.write, NEW, opened.add) == 1
 
 
+@pytest.mark.thorough
 def test_two_that_were_made_by_others(opened: Opened, roles: Roles) -> None:
     make_marks(roles.owner_url, "public")
     with roles.as_admin() as admin:
@@ -138,6 +140,7 @@ def test_a_table_that_the_search_path_does_not_lead_to(opened: Opened, roles: Ro
     assert tables(roles.admin_url) == [roles.app]
 
 
+@pytest.mark.thorough
 def test_a_search_path_that_changes(opened: Opened, roles: Roles) -> None:
     """The statements name the schema, so a guard keeps its table."""
     with roles.as_admin() as admin:
@@ -221,6 +224,7 @@ def test_a_role_that_may_not_create(opened: Opened, roles: Roles) -> None:
     opened.call(guard.claim, OLD)
 
 
+@pytest.mark.thorough
 def test_an_engine_that_translates_schemas(side: Side, postgres_url: str) -> None:
     opened = Opened(side, "sqlalchemy")
     with connect(postgres_url) as admin:
@@ -266,6 +270,7 @@ def second_database(server: MariaDBServer, first: str) -> Iterator[str]:
         server.drop_database(url)
 
 
+@pytest.mark.thorough
 def test_another_database_of_the_same_server(side: Side, mariadb_url: str, mariadb_server: MariaDBServer) -> None:
     opened = Opened(side, "sqlalchemy")
     mine = str(make_url(mariadb_url).database)
@@ -292,6 +297,7 @@ def test_another_database_of_the_same_server(side: Side, mariadb_url: str, maria
         opened.close()
 
 
+@pytest.mark.thorough
 def test_a_block_that_uses_another_database(mariadb_url: str, mariadb_server: MariaDBServer) -> None:
     """USE stays in effect on the pool's connection. The guard's table stays the same."""
     engine = create_engine(mariadb_url, pool_size=1, max_overflow=0)

@@ -249,6 +249,7 @@ def test_a_session_killed_during_the_commit(way: Way) -> None:
     assert way.done == set()
 
 
+@pytest.mark.thorough
 def test_a_crashed_server_gives_the_transaction_id_to_another() -> None:
     """Why ``landed`` does not ask pg_xact_status: it says of the lost transaction that it was committed."""
     try:
@@ -335,6 +336,7 @@ def test_an_interrupted_commit_of_psycopg_tells_its_outcome(
 # SQLite
 
 
+@pytest.mark.thorough
 @on_sqlite
 def test_a_database_error_that_says_no(way: Way) -> None:
     """A reader keeps SQLite from committing: that is a refusal, and nothing is unknown."""
@@ -358,6 +360,7 @@ def test_what_breaks_after_the_commit_is_no_error(way: Way) -> None:
     assert way.done == {1, 2}
 
 
+@pytest.mark.thorough
 def test_a_cancelled_statement_leaves_no_lock_behind(tmp_path: Path) -> None:
     """SQLite's connection lives on, with its locks, while an unfinished statement of it does: not until the garbage
     collector comes."""

@@ -17,6 +17,7 @@ def way(request: pytest.FixtureRequest, sql_ways: WayLender) -> Iterator[Way]:
         yield way
 
 
+@pytest.mark.thorough
 def test_what_landed_says_is_so(way: Way, pytestconfig: pytest.Config) -> None:
     hammer = Hammer(way)
     hammer.work(seconds=2.0 if pytestconfig.getoption("--thorough") else 0.7)

@@ -79,6 +79,7 @@ def shop(
     shop.close()
 
 
+@pytest.mark.thorough
 def test_the_guards(shop: Shop) -> None:
     """The rule holds whichever connection a transaction has, and the user's statements run often."""
     call, guard = shop.side.call, shop.guard

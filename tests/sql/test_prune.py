@@ -271,6 +271,7 @@ def pruned_beside_a_mark_in_use(shop: Shop) -> int:
     return pruned
 
 
+@pytest.mark.thorough
 def test_claims_race_with_prunes(shop: Shop) -> None:
     """A fence that was admitted before a claim began, for the same name, has a lower number."""
     print("seed", seed := random.randrange(2**32))

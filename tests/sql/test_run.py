@@ -113,6 +113,7 @@ def test_it_ends_after_so_many_attempts(shop: Shop) -> None:
     assert str(code) in str(error.__cause__)
 
 
+@pytest.mark.thorough
 def test_it_ends_in_time(shop: Shop) -> None:
     shop.beside.claim(MINE)
     guard = shop.way.new_guard(timeout=2.0)
@@ -174,6 +175,7 @@ def test_a_lease_that_ends_meanwhile(shop: Shop) -> None:
     assert shop.runs == 1
 
 
+@pytest.mark.thorough
 def test_a_real_deadlock(shop: Shop) -> None:
     shop.beside.claim(MINE)
     if shop.kind == "mariadb":

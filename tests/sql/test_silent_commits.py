@@ -57,6 +57,7 @@ def write_in_a_session(guard: Any) -> None:
         session.execute(text(DONE), {"id": 1})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("way", WITH_THREADS, indirect=True)
 @pytest.mark.parametrize("use", [write, write_in_a_block, write_in_a_session])
 def test_a_write_ends(way: Way, use: Callable[[Any], None]) -> None:
@@ -74,6 +75,7 @@ def test_a_write_ends(way: Way, use: Callable[[Any], None]) -> None:
     wait_until(lambda: guard._engine.pool.checkedout() == 0)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("way", ways("psycopg", "psycopg-async", "pymysql", of=OVER_A_NETWORK), indirect=True)
 def test_the_tables_are_made_in_time(way: Way) -> None:
     guard = way.new_guard(timeout=TIMEOUT)
@@ -96,6 +98,7 @@ def test_the_tables_are_made_in_time(way: Way) -> None:
     way.side.call(guard.claim, MINE)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("way", ways("psycopg", of=TO_SERVERS), indirect=True)
 def test_marks_are_pruned_in_time(way: Way) -> None:
     guard = way.new_guard(timeout=TIMEOUT)
@@ -106,6 +109,7 @@ def test_marks_are_pruned_in_time(way: Way) -> None:
     way.side.call(guard.prune, below=2)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("way", ["psycopg"], indirect=True)
 def test_commits_that_are_answered_leave_nothing(way: Way) -> None:
     """No socket of a later transaction is shut by what watched an earlier one."""

@@ -281,6 +281,7 @@ def test_a_transaction_through_asyncpg_has_a_longest_time(way: Way, own: str | N
         assert block.execute(show) == [(expected,)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("way", ["asyncpg"], indirect=True)
 def test_a_transaction_through_asyncpg_that_takes_too_long_is_ended(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also while its client has sent only the first part of a statement."""
@@ -301,6 +302,7 @@ def test_a_transaction_through_asyncpg_that_takes_too_long_is_ended(way: Way, mo
     assert way.total == 0
 
 
+@pytest.mark.thorough
 @on_sqlite
 @pytest.mark.parametrize("form", FORMS)
 def test_sqlite_connections_come_back_unchanged(way: Way, form: str) -> None:

@@ -62,6 +62,7 @@ to_postgresql = pytest.mark.parametrize(
 # What the transaction holds
 
 
+@pytest.mark.thorough
 @each_driver
 def test_the_data_is_read_under_the_marks_lock(way: Way) -> None:
     """Also with sqlite3's default settings, where a first SELECT would be outside any transaction."""
@@ -247,6 +248,7 @@ def test_a_commit_that_the_database_refuses(way: Way) -> None:
 # Waits
 
 
+@pytest.mark.thorough
 @each_driver
 def test_a_frozen_session_that_holds_the_mark(way: Way) -> None:
     way.claim(MINE)
@@ -276,6 +278,7 @@ def test_no_server(way: Way) -> None:
         raise AssertionError("the block has run")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("times", [1, 2, 3])
 @pytest.mark.parametrize("way", ways("asyncpg", "aiomysql", "aiosqlite", "AsyncPsycopgGuard", of=ASYNC), indirect=True)
 def test_a_cancelled_claim_gives_its_connection_back(way: Way, times: int) -> None:
@@ -378,6 +381,7 @@ async def _busy_timeout(engine: AsyncEngine) -> Any:
 # The table
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("way", ways("psycopg", "pymysql", "sqlite", "PsycopgGuard", of=SYNC), indirect=True)
 def test_create_tables_from_many_processes_at_once(way: Way) -> None:
     """None fails, which is the point: CREATE TABLE IF NOT EXISTS alone may."""

@@ -61,6 +61,7 @@ on_mariadb = pytest.mark.parametrize("checked", ways("aiomysql", of=TO_MARIADB),
 on_sqlite = pytest.mark.parametrize("checked", ways("sqlite", of=("sqlite", "aiosqlite")), indirect=True)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("checked", ALL, indirect=True)
 def test_what_create_tables_made_is_as_it_should_be(checked: Checked) -> None:
     checked.sql("DROP TABLE fencing_marks")
@@ -75,6 +76,7 @@ def test_what_create_tables_made_is_as_it_should_be(checked: Checked) -> None:
         report.database = "other"  # type: ignore[misc]
 
 
+@pytest.mark.thorough
 def test_it_changes_nothing(checked: Checked) -> None:
     def rows() -> list[Any]:
         with checked.direct.connect() as connection:
@@ -97,12 +99,14 @@ def test_a_database_that_does_not_answer(side: Side) -> None:
     side.expect(GuardUnavailable, kind("postgresql://127.0.0.1:1/none", timeout=2.0).verify)
 
 
+@pytest.mark.thorough
 def test_a_missing_floor(checked: Checked) -> None:
     checked.sql("DELETE FROM fencing_marks")
     with pytest.raises(GuardNotEnforceable, match="floor row of fencing_marks is missing, so no new name"):
         checked.verify()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("checked", ways("psycopg", "aiomysql", "sqlite", of=THROUGH_SQLALCHEMY), indirect=True)
 def test_an_autocommit_engine(checked: Checked) -> None:
     """The psycopg guard begins its transactions itself. The claim that is tried would stay, with the highest of all
@@ -139,6 +143,7 @@ def test_what_breaks_a_table_of_postgresql(checked: Checked, change: str) -> Non
         checked.verify()
 
 
+@pytest.mark.thorough
 @on_postgresql
 def test_row_security_that_hides_marks(checked: Checked) -> None:
     with checked.direct.connect() as connection:
@@ -171,6 +176,7 @@ def test_a_read_only_connection_of_postgresql(checked: Checked) -> None:
         direct.execute(f'ALTER DATABASE "{name}" RESET default_transaction_read_only')
 
 
+@pytest.mark.thorough
 @on_postgresql
 def test_what_postgresql_could_do_better(checked: Checked) -> None:
     with checked.direct.connect() as connection:
@@ -215,6 +221,7 @@ BROKEN_MARIADB = {
 }
 
 
+@pytest.mark.thorough
 @on_mariadb
 @pytest.mark.parametrize("change", BROKEN_MARIADB)
 def test_what_breaks_a_table_of_mariadb(checked: Checked, change: str) -> None:
@@ -225,6 +232,7 @@ def test_what_breaks_a_table_of_mariadb(checked: Checked, change: str) -> None:
         checked.verify()
 
 
+@pytest.mark.thorough
 @on_mariadb
 def test_what_mariadb_could_do_better(checked: Checked) -> None:
     checked.sql("ALTER TABLE fencing_marks DROP CONSTRAINT fencing_marks_seq")

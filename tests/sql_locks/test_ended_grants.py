@@ -69,6 +69,7 @@ def test_an_acquire_that_arrives_late_revives_no_lease(locks: LockDatabase, go_o
     side.call(lease.release)
 
 
+@pytest.mark.thorough
 @through("aiomysql", of=OVER_A_NETWORK)
 def test_a_force_that_arrives_late_takes_the_lock_from_nobody_else(locks: LockDatabase) -> None:
     side, late = locks.side, Late(locks)

@@ -49,6 +49,7 @@ def seconds_of(call: Any, *args: Any, **options: Any) -> float:
     return time.monotonic() - started
 
 
+@pytest.mark.thorough
 @through("psycopg", "asyncpg", of=OVER_A_NETWORK)
 def test_a_server_that_falls_silent_costs_the_callers_time(locks: LockDatabase) -> None:
     """The request is under way on an open connection."""
@@ -66,6 +67,7 @@ def is_piece(number: int) -> Callable[[bytes], bool]:
     return lambda _: next(pieces) == number
 
 
+@pytest.mark.thorough
 @through("aiomysql", of=OVER_A_NETWORK)
 def test_an_opening_that_ends_in_the_middle_leaves_nothing_behind(locks: LockDatabase) -> None:
     """The server is silent after one of its requests, of which there are several: login, version, isolation level.
@@ -93,6 +95,7 @@ def test_an_opening_that_ends_in_the_middle_leaves_nothing_behind(locks: LockDat
         pytest.fail(f"no lock after {MOST_PIECES} pieces of an opening")
 
 
+@pytest.mark.thorough
 @through("asyncpg", of=("psycopg-async", "asyncpg", "aiomysql"))
 def test_a_driver_that_loses_a_cancellation_is_cancelled_again(locks: LockDatabase) -> None:
     """As `asyncio.wait_for` does up to Python 3.11: else its task would go on for ever, and nobody would know of it."""
@@ -114,6 +117,7 @@ def test_a_driver_that_loses_a_cancellation_is_cancelled_again(locks: LockDataba
     assert len(set(reached)) == 2
 
 
+@pytest.mark.thorough
 @through("pymysql", of=OVER_A_NETWORK)
 def test_a_row_that_somebody_else_has_locked_costs_the_callers_time(locks: LockDatabase) -> None:
     side, coordinator = locks.side, locks.coordinator(direct=True)
@@ -127,6 +131,7 @@ def test_a_row_that_somebody_else_has_locked_costs_the_callers_time(locks: LockD
     side.call(side.call(coordinator.acquire, "row", timeout=5).release)
 
 
+@pytest.mark.thorough
 @through("asyncpg", of=OVER_A_NETWORK)
 def test_a_request_that_fails_after_the_closing_leaves_no_connection_open(locks: LockDatabase) -> None:
     """The database answers, so the connection is good; but who would close it, if it were kept?"""
@@ -141,6 +146,7 @@ def test_a_request_that_fails_after_the_closing_leaves_no_connection_open(locks:
     wait_until(lambda: locks.proxy.connections == others)
 
 
+@pytest.mark.thorough
 @through("aiosqlite", of=("sqlite", "aiosqlite"))
 def test_a_busy_file_costs_the_callers_time(locks: LockDatabase) -> None:
     side, coordinator = locks.side, locks.coordinator()
@@ -181,6 +187,7 @@ with create_engine(url).connect() as connection:
 """
 
 
+@pytest.mark.thorough
 def test_loops_that_end_with_calls_under_way_leave_no_sessions_behind(postgres_url: str) -> None:
     """The tasks that a loop leaves behind keep their connections. A process of its own, for these tasks warn."""
     with SQLCoordinator(create_engine(postgres_url)) as coordinator:
@@ -191,6 +198,7 @@ def test_loops_that_end_with_calls_under_way_leave_no_sessions_behind(postgres_u
     assert int(done.stdout) < 20  # eight of the last loop, and those that look; it was forty
 
 
+@pytest.mark.thorough
 @through("sqlite", of=("sqlite", "aiosqlite"))
 def test_a_file_that_others_write_almost_all_the_time(locks: LockDatabase, tmp_path: Path) -> None:
     """SQLite has no queue. A request must ask often enough to find one of the short moments between two writes."""
@@ -223,6 +231,7 @@ def test_a_file_that_others_write_almost_all_the_time(locks: LockDatabase, tmp_p
         writing.result()
 
 
+@pytest.mark.thorough
 @through("asyncpg", of=OVER_A_NETWORK)
 def test_broken_connections_are_not_noticed_by_callers(locks: LockDatabase) -> None:
     side, coordinator = locks.side, locks.coordinator()
@@ -249,7 +258,8 @@ def own_server(request: pytest.FixtureRequest) -> Iterator[Any]:
         yield server
 
 
-@pytest.mark.parametrize("asynchronous", [False, pytest.param(True, marks=pytest.mark.thorough)], ids=["sync", "async"])
+@pytest.mark.thorough
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
 def test_a_server_that_is_killed_and_started_again(own_server: Any, asynchronous: bool) -> None:
     """A lease survives a short absence, and its number is not minted again."""
     url, side = own_server.create_database(), Side(asynchronous)
@@ -286,6 +296,7 @@ class Alarm(Exception):
     """An exception of a signal handler."""
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # raised in a destructor
 @through("psycopg", of=("psycopg", "pymysql", "sqlite"))
 def test_an_exception_of_a_signal_handler_comes_out_unchanged_and_leaves_nothing_taken(locks: LockDatabase) -> None:
@@ -313,6 +324,7 @@ def test_an_exception_of_a_signal_handler_comes_out_unchanged_and_leaves_nothing
     coordinator.acquire("a", timeout=15).release()
 
 
+@pytest.mark.thorough
 @through("pymysql", of=("pymysql", "aiomysql"))
 def test_a_new_connection_that_breaks_before_its_first_request(locks: LockDatabase) -> None:
     """SQLAlchemy does not translate the errors of the driver's own request for autocommit."""
@@ -343,6 +355,7 @@ def test_a_connection_that_is_never_ready_costs_the_callers_time(locks: LockData
     locks.side.call(locks.side.call(coordinator.acquire, "orders", timeout=15).release)
 
 
+@pytest.mark.thorough
 @through("pymysql", of=OVER_A_NETWORK)
 def test_a_login_that_drips_costs_a_call_its_own_time(locks: LockDatabase) -> None:
     """Each byte of it comes in time, and the whole never."""

@@ -76,6 +76,7 @@ def table_on(disk: SmallDisk, locks: LockDatabase) -> Iterator[None]:
             locks.sql(statement)
 
 
+@pytest.mark.thorough
 @through("psycopg", of=OVER_A_NETWORK)
 def test_a_full_disk(locks: LockDatabase, disk: SmallDisk) -> None:
     """A lock without a row cannot be taken; a lease goes on, because its row is changed in its place."""

@@ -130,6 +130,7 @@ def check_holder(locks: LockDatabase, coordinator: Any, held: Fence, loss: Any) 
 CHECKS = [check_acquire, check_taken, check_queue, check_remint, check_force, check_renew, check_release, check_holder]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
 @through("psycopg", of=OVER_A_NETWORK)
 def test_what_is_lost_is_asked_again(locks: LockDatabase, check: Callable[..., None]) -> None:

@@ -41,6 +41,7 @@ def pair(locks: LockDatabase, coordinator: Any, resource: str) -> int:
     return int(lease.fence.number)
 
 
+@pytest.mark.thorough
 @through(*SOME)
 def test_old_rows_of_free_locks_go_and_their_numbers_do_not_come_back(locks: LockDatabase) -> None:
     side, coordinator = locks.side, locks.coordinator(direct=True)
@@ -130,6 +131,7 @@ def test_an_age_that_is_none_is_refused(tmp_path: Any, age: Any) -> None:
 PRIVILEGES = ("SELECT, INSERT, UPDATE", "SELECT, INSERT, UPDATE, DELETE")
 
 
+@pytest.mark.thorough
 @through("psycopg", "pymysql", of=("psycopg", "asyncpg", "pymysql", "aiomysql"))
 def test_the_least_privileges(locks: LockDatabase, least: Any) -> None:
     """A user that has exactly those of the documentation does all; without DELETE it cannot prune."""

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
+import pytest
 from sqlalchemy import create_engine, text
 
 from fencing import SQLCoordinator
@@ -23,6 +24,7 @@ from tests.support.sql_locks import LockDatabase, through
 CONNECTIONS = 50
 
 
+@pytest.mark.thorough
 @through("psycopg")
 def test_one_of_fifty_is_granted(locks: LockDatabase) -> None:
     """The first round is for a name without a row, the others for one that was released."""
@@ -52,6 +54,7 @@ def plan(locks: LockDatabase, coordinator: Any, made: Any) -> Any:
     return locks.side.call(run_async if locks.side.asynchronous else run, made, coordinator.perform)
 
 
+@pytest.mark.thorough
 @through("pymysql", of=("pymysql", "aiomysql"))
 def test_a_grant_that_is_younger_than_the_statement_that_reads_it(locks: LockDatabase) -> None:
     """The statement begins, and waits for the table. Then the lock is granted, and read."""
@@ -71,6 +74,7 @@ def test_a_grant_that_is_younger_than_the_statement_that_reads_it(locks: LockDat
     assert holder.remaining <= 10
 
 
+@pytest.mark.thorough
 def test_renewals_that_find_the_rows_in_other_orders_do_not_wait_for_each_other(postgres_url: str) -> None:
     """The planner of one reads the table as it was written, that of the other reads the index."""
     as_written = "-c enable_indexscan=off -c enable_bitmapscan=off -c enable_indexonlyscan=off"
@@ -98,6 +102,7 @@ def test_renewals_that_find_the_rows_in_other_orders_do_not_wait_for_each_other(
         engine.dispose()
 
 
+@pytest.mark.thorough
 @through("pymysql", of=("psycopg", "pymysql", "sqlite"))
 def test_more_threads_than_connections(locks: LockDatabase) -> None:
     """Forty threads take turns at eight connections, and never hold a lock together."""

@@ -142,6 +142,7 @@ def test_a_restore_under_the_holder_that_is_in_the_backup(shop: Shop) -> None:
     assert shop.release(newer)
 
 
+@pytest.mark.thorough
 def test_a_restore_under_a_holder_that_came_after_the_backup(shop: Shop) -> None:
     """The restored row knows nothing of it. So the lock is granted twice, and the guard refuses the older one."""
     side = shop.side

@@ -54,6 +54,7 @@ def test_a_missing_table_is_named_at_once(locks: LockDatabase) -> None:
     side.call(side.call(coordinator.acquire, "a", timeout=5).release)
 
 
+@pytest.mark.thorough
 @through("pymysql", of=("psycopg", "pymysql", "sqlite"))
 def test_the_table_is_as_the_metadata_says(locks: LockDatabase) -> None:
     coordinator = locks.coordinator(direct=True)
@@ -147,6 +148,7 @@ READ_ONLY = {
 }
 
 
+@pytest.mark.thorough
 @through("psycopg")
 def test_a_read_only_server_is_named_in_time(locks: LockDatabase) -> None:
     """Locks can be read there. Requests to take one are repeated, because a replica may be promoted."""
@@ -198,6 +200,7 @@ def test_what_is_not_supported_is_refused_when_it_is_made() -> None:
 # The engine
 
 
+@pytest.mark.thorough
 @through("pymysql", of=SERVERS)
 @pytest.mark.parametrize("level", ["SERIALIZABLE", "AUTOCOMMIT"])
 def test_the_engines_isolation_does_not_matter(locks: LockDatabase, level: str) -> None:
@@ -213,6 +216,7 @@ def test_the_engines_isolation_does_not_matter(locks: LockDatabase, level: str) 
         assert side.call(lease.release) is True
 
 
+@pytest.mark.thorough
 def test_a_roles_default_of_repeatable_read_does_not_matter(postgres_url: str) -> None:
     """A refusal is an answer, and no serialization failure that must be asked again."""
     engine = create_engine(postgres_url, connect_args={"options": "-c default_transaction_isolation=repeatable\\ read"})
@@ -246,6 +250,7 @@ def test_an_exhausted_pool_of_the_user_does_not_matter(locks: LockDatabase) -> N
     locks.side.call(engine.dispose)
 
 
+@pytest.mark.thorough
 def test_behind_a_pooler_of_transactions(pgbouncer_server: Any, postgres_url: str) -> None:
     """Nothing of ours is left in the sessions that others use next, and the races have one winner."""
     create_table(create_engine(postgres_url))
@@ -266,6 +271,7 @@ def test_behind_a_pooler_of_transactions(pgbouncer_server: Any, postgres_url: st
 # Locks from engines
 
 
+@pytest.mark.thorough
 def test_a_lock_from_an_engine_works_between_processes(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/locks.db"
     code = f"""

@@ -73,6 +73,7 @@ def until_announced(operations: list[str], count: int = 1) -> None:
     wait_until(lambda: operations.count("queue") >= count)
 
 
+@pytest.mark.thorough
 @through("psycopg", "asyncpg", of=ON_POSTGRES)
 def test_a_release_wakes_a_waiter_that_does_not_poll(locks: LockDatabase) -> None:
     side, holder, other = locks.side, locks.coordinator(direct=True), locks.coordinator(direct=True)
@@ -89,6 +90,7 @@ def test_a_release_wakes_a_waiter_that_does_not_poll(locks: LockDatabase) -> Non
     assert operations.count("queue") == 2
 
 
+@pytest.mark.thorough
 @through("psycopg", of=ON_POSTGRES)
 def test_a_lease_that_ends_by_itself_is_noticed(locks: LockDatabase) -> None:
     """Its holder died: no release notifies anybody."""
@@ -118,6 +120,7 @@ def test_a_release_notifies_only_where_somebody_waits(postgres_url: str) -> None
     assert [each for each in resources if not each.startswith("fencing:")][:1] == ["somebody"]
 
 
+@pytest.mark.thorough
 @through("asyncpg", of=ON_POSTGRES)
 def test_a_connection_that_breaks_is_opened_again(locks: LockDatabase) -> None:
     side, holder, other = locks.side, locks.coordinator(direct=True), locks.coordinator(direct=True)
@@ -136,6 +139,7 @@ def test_a_connection_that_breaks_is_opened_again(locks: LockDatabase) -> None:
     assert waiting.join() - released_at < SOON
 
 
+@pytest.mark.thorough
 @through("psycopg", of=ON_POSTGRES)
 def test_a_server_without_a_connection_to_spare_is_polled(locks: LockDatabase) -> None:
     """All attempts to listen fail, and are made seldom."""
@@ -167,6 +171,7 @@ def test_a_server_without_a_connection_to_spare_is_polled(locks: LockDatabase) -
     waiting.join()
 
 
+@pytest.mark.thorough
 def test_behind_a_pooler_of_transactions_waiters_poll(pgbouncer_server: Any, postgres_url: str) -> None:
     """The notification to oneself does not arrive, because another client may have the session."""
     with SQLCoordinator(create_engine(postgres_url)) as direct:
@@ -185,6 +190,7 @@ def test_behind_a_pooler_of_transactions_waiters_poll(pgbouncer_server: Any, pos
         engine.dispose()
 
 
+@pytest.mark.thorough
 @through("psycopg", of=ON_POSTGRES)
 def test_many_waiters_all_get_their_turn(locks: LockDatabase) -> None:
     """No notification is lost: each loss would cost some seconds."""
@@ -199,6 +205,7 @@ def test_many_waiters_all_get_their_turn(locks: LockDatabase) -> None:
     assert max(each.join() for each in waiting) - started < SOON
 
 
+@pytest.mark.thorough
 @through("psycopg", of=ON_POSTGRES)
 def test_a_waiter_that_gives_up_leaves_nothing(locks: LockDatabase) -> None:
     side, holder, other = locks.side, locks.coordinator(direct=True), locks.coordinator(direct=True)
@@ -214,6 +221,7 @@ def test_a_waiter_that_gives_up_leaves_nothing(locks: LockDatabase) -> None:
     assert patient.join() - released_at < SOON
 
 
+@pytest.mark.thorough
 @through("asyncpg", of=ON_POSTGRES)
 def test_a_closed_coordinator_ends_its_waiters_and_its_connections(locks: LockDatabase) -> None:
     side, holder, other = locks.side, locks.coordinator(direct=True), locks.coordinator(direct=True)
