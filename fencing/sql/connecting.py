@@ -50,8 +50,8 @@ def hook(engine: Engine) -> None:
 def listen_once(target: Any, name: str, function: Callable[..., object]) -> None:
     """Have a function called at an event, unless it is called there already.
 
-    ``event.contains`` knows a target by its address. When an engine is disposed of, its pool gives its hooks to a new
-    pool and is gone; another pool at the same address would seem to have them (seen in SQLAlchemy 2.1).
+    ``event.contains`` knows a target by its address. An engine that is disposed of gets a new pool with the same
+    hooks. Another pool, at the address of the old one, would seem to have them (seen in SQLAlchemy 2.1).
     """
     if function not in list(getattr(target.dispatch, name)):
         event.listen(target, name, function)
