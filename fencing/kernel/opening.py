@@ -35,6 +35,8 @@ MOST_OVERDUE_OF_ALL = 16
 YOUNG_SHARE = 1 / 3
 """For which share of its limit one of too many is not broken off: it may be just about to succeed."""
 
+BROKEN_OFF = "the connection was broken off as it opened"
+
 R = TypeVar("R")
 T = TypeVar("T")
 
@@ -62,7 +64,8 @@ class Opening(Generic[T]):
 
     __slots__ = (
         "__weakref__",
-        "_break_off",
+        "_break_offs",
+        "_can_break_off",
         "_is_broken_off",
         "_wake",
         "began",
@@ -83,8 +86,9 @@ class Opening(Generic[T]):
         self.error: BaseException | None = None
         self.is_running = self.is_over = self.is_left = self.has_connected = False
         self._wake = Wake()
-        self._break_off: Callable[[], object] | None = None
-        self._is_broken_off = False
+        # Whoever takes it out decides what becomes of the connection: it is broken off, or it is open.
+        self._break_offs: deque[Callable[[], object]] = deque()
+        self._can_break_off = self._is_broken_off = False
 
     @property
     def is_abandoned(self) -> bool:
@@ -126,15 +130,30 @@ class Opening(Generic[T]):
 
     def breaks_off_by(self, break_off: Callable[[], object]) -> None:
         """Say how another thread can end the opening; it fails then."""
-        self._break_off = break_off
+        self._break_offs.clear()
+        self._break_offs.append(break_off)
+        self._can_break_off = True
         if self._is_broken_off:
-            break_off()
+            self.break_off()
 
     def break_off(self) -> None:
         """End the opening, if that is possible. It may be over."""
         self._is_broken_off = True
-        if not self.is_over and self._break_off is not None:
-            self._break_off()
+        try:
+            break_off = self._break_offs.pop()
+        except IndexError:
+            return
+        break_off()
+
+    def succeed(self) -> bool:
+        """Return whether nothing has broken it off. From here on nothing does: others may use the connection."""
+        if self._can_break_off:
+            try:
+                self._break_offs.pop()
+            except IndexError:
+                return False
+            self._can_break_off = False
+        return True
 
     def end(self, error: BaseException | None = None) -> None:
         """Note that it is over, and wake the call."""
@@ -309,8 +328,12 @@ class Opener(Generic[T]):
             make = self._make()
             if make is not None:
                 made = make(opening)
-                opening.has_connected = True
-                opening.give(made)
+                if opening.succeed():
+                    opening.has_connected = True
+                    opening.give(made)
+                else:
+                    self._close(made)
+                    error = Late(BROKEN_OFF)
         except BaseException as raised:  # noqa: BLE001 - the call raises it
             error = raised
         finally:

@@ -21,8 +21,8 @@ Watched = Callable[[Any], object]
 _hooked: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
-class MustConnect(Exception):
-    """A thread that must not connect would have to."""
+class MustConnect(BaseException):
+    """A thread that must not connect would have to. Hooks of the user's, which may ask the engine, do not catch it."""
 
 
 class _Here(threading.local):
@@ -30,11 +30,13 @@ class _Here(threading.local):
 
     Attributes:
         forbidden: the dialect whose engine must not connect.
+        dialect: whose engine connects within bounds. Hooks of the user's may ask another.
         bounds: of connecting, as arguments of the driver's, in seconds; None: the engine's own.
-        watched: for what it opens within these bounds.
+        watched: for the first connection that it opens. A hook may ask the same engine.
     """
 
     forbidden: Any = None
+    dialect: Any = None
     bounds: Mapping[str, float] | None = None
     watched: Watched | None = None
 
@@ -63,13 +65,14 @@ def is_hooked(engine: Engine) -> bool:
 
 
 @contextmanager
-def connecting(bounds: Mapping[str, float] | None, watched: Watched | None) -> Iterator[None]:
+def connecting(engine: Engine, bounds: Mapping[str, float] | None, watched: Watched | None) -> Iterator[None]:
     """Let this thread connect within bounds during the block."""
-    here.bounds, here.watched = bounds, watched
+    before = here.dialect, here.bounds, here.watched
+    here.dialect, here.bounds, here.watched = engine.dialect, bounds, watched
     try:
         yield
     finally:
-        here.bounds = here.watched = None
+        here.dialect, here.bounds, here.watched = before
 
 
 def _connect(dialect: Any, record: Any, args: Any, options: dict[str, Any]) -> Any:
@@ -78,8 +81,9 @@ def _connect(dialect: Any, record: Any, args: Any, options: dict[str, Any]) -> A
         raise MustConnect
     _hooked.add(dialect)
     bounds = here.bounds
-    if not bounds:
+    if not bounds or here.dialect is not dialect:
         return None
+    watched, here.watched = here.watched, None
     functions = list(dialect.dispatch.do_connect)
     later = functions[functions.index(_connect) + 1 :] if _connect in functions else []
     for function in later:  # the caller of this asks no other hook once it has a connection
@@ -87,4 +91,4 @@ def _connect(dialect: Any, record: Any, args: Any, options: dict[str, Any]) -> A
         if made is not None:
             return made
     shorter = {name: min(float(options.get(name) or seconds), seconds) for name, seconds in bounds.items()}
-    return connect_watched(dialect, args, {**options, **shorter}, here.watched)
+    return connect_watched(dialect, args, {**options, **shorter}, watched)

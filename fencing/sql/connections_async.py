@@ -50,7 +50,7 @@ class _OfLoop:
         for pool in self.pool.pools:
             for slot in pool.made():
                 if slot.connection is not None and slot not in pool.free:
-                    slot.connection.hang_up()
+                    slot.connection.shut()
         background(asyncio.get_running_loop(), self.close_free(), "fencing-sql")
 
     async def close_free(self) -> None:
@@ -140,7 +140,7 @@ async def _close(slot: _Slot) -> None:
 async def _within(coroutine: Coroutine[Any, Any, T], seconds: float, connection: OwnConnection | None) -> T:
     """Await the coroutine, and end it after this many seconds.
 
-    The socket is closed first: a driver that is cancelled would ask the server to cancel, and wait for it.
+    The socket is shut first: a driver that is cancelled would ask the server to cancel, and wait for it.
     """
     task = asyncio.ensure_future(coroutine)
     try:
@@ -148,7 +148,8 @@ async def _within(coroutine: Coroutine[Any, Any, T], seconds: float, connection:
     finally:
         if not task.done():
             if connection is not None:
-                connection.hang_up()
+                connection.shut()
+                await asyncio.wait([task], timeout=CLOSE_SECONDS / CANCELLATIONS)
             for _ in range(CANCELLATIONS):
                 if not task.done():
                     task.cancel()

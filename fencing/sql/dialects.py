@@ -15,6 +15,7 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
 from fencing.kernel.retry import LEAST_SECONDS
+from fencing.kernel.sockets import shut_down
 from fencing.sql.client import ask, milliseconds, with_settings
 
 _DRIVERS = {
@@ -120,13 +121,17 @@ class Dialect(ABC):
         return True
 
     def hang_up(self, connection: Connection | None) -> None:
-        """Close the socket at once, even if a call waits on it, without a message to the server."""
-        if connection is not None and not connection.invalidated:
-            self.close_socket(connection.connection.driver_connection)
+        """Shut the socket of a connection at once, as :meth:`shut_socket` does."""
+        if connection is not None and not connection.closed and not connection.invalidated:
+            self.shut_socket(connection.connection.driver_connection)
+
+    def shut_socket(self, driver_connection: Any) -> None:
+        """End what waits on the socket, without a message to the server. The connection is broken then."""
+        self.close_socket(driver_connection)
 
     @abstractmethod
     def close_socket(self, driver_connection: Any) -> None:
-        """Close the socket at once, even if a call waits on it: see :meth:`hang_up`."""
+        """Close the socket at once. No thread or task may wait on it."""
 
     @abstractmethod
     def _kind(self, connection: Connection) -> str: ...
@@ -182,6 +187,13 @@ class PostgreSQL(Dialect):
     def is_psycopg(connection: Connection) -> bool:
         """Return whether this is a connection of psycopg."""
         return connection.dialect.driver == "psycopg"
+
+    def shut_socket(self, driver_connection: Any) -> None:
+        """End what waits on the socket. The loop has psycopg's by its number: once that is closed, another has it."""
+        if not hasattr(driver_connection, "pgconn"):  # asyncpg
+            driver_connection.terminate()
+        elif not driver_connection.closed:
+            shut_down(driver_connection.pgconn.socket)
 
     def close_socket(self, driver_connection: Any) -> None:
         """Close the socket at once."""

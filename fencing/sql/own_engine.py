@@ -110,8 +110,13 @@ class OwnConnection:
         """End a call of another thread that waits for the server."""
         break_off(self._sessions, self.driver_connection)
 
+    def shut(self) -> None:
+        """End what waits on the socket. Close the connection afterwards."""
+        with suppress(Exception):
+            self._dialect.shut_socket(self.driver_connection)
+
     def hang_up(self) -> None:
-        """Close the socket at once."""
+        """Close the socket at once. No task may wait on it."""
         with suppress(Exception):
             self._dialect.close_socket(self.driver_connection)
 
@@ -160,7 +165,7 @@ class OwnEngine:
             bounds = sessions.connect_bounds(seconds)
             if watched is not None:
                 notify = lambda made: watched(partial(break_off, sessions, made))  # noqa: E731
-        with connecting(bounds, notify):
+        with connecting(self._engine, bounds, notify):
             # From a pool of its own, that lives for this moment: no other thread can use it up.
             connection = self._copy(self._engine).connect()
         try:

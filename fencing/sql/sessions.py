@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import socket
 import weakref
 from collections.abc import Generator
@@ -12,6 +11,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, text
 
+from fencing.kernel.sockets import shut_down
 from fencing.sql import dialects
 from fencing.sql.client import milliseconds
 from fencing.sql.dialects import MySQL, PostgreSQL, mysql_limits
@@ -90,7 +90,7 @@ class _PostgreSQLSessions(_ServerSessions):
         return {"connect_timeout": math.ceil(seconds)}  # psycopg takes 1 for 2
 
     def break_off(self, driver_connection: Any) -> None:
-        _shut(driver_connection.pgconn.socket)
+        shut_down(driver_connection.pgconn.socket)
 
     def let_in(self, driver_connection: Any) -> None:
         """psycopg waits in C, and every 0.1 s asks its generators to go on. Theirs pass it on by ``yield from``, and
@@ -122,12 +122,9 @@ class _MySQLSessions(_ServerSessions):
         return {"connect_timeout": math.ceil(seconds), "read_timeout": seconds, "write_timeout": seconds}
 
     def break_off(self, driver_connection: Any) -> None:
-        _shut(driver_connection._sock.fileno())
-
-
-def _shut(fileno: int) -> None:
-    with socket.socket(fileno=os.dup(fileno)) as copy, suppress(OSError):  # it may be closed already
-        copy.shutdown(socket.SHUT_RDWR)
+        # The socket, not its number, which is another's after an end. And not as TLS would: it forgets its keys first.
+        with suppress(OSError):
+            socket.socket.shutdown(driver_connection._sock, socket.SHUT_RDWR)
 
 
 SESSIONS: dict[type[dialects.Dialect], Sessions] = {

@@ -17,8 +17,10 @@ from storage_guards.psycopg.wire import (
     hang_up,
     is_idle,
     require_idle,
+    roll_back,
     run,
     run_async,
+    shut,
     wait_for_turn,
     wait_for_turn_async,
 )
@@ -72,7 +74,7 @@ class GuardedBlock:
         try:
             if not is_idle(self._connection) and not self._connection.closed:
                 wait_for_turn(self._connection, self._transaction.max_silence)
-                self._connection.rollback()
+                roll_back(self._connection, self._transaction.max_silence)
             if self._autocommit and is_idle(self._connection):  # otherwise its source closes it: a pipeline is open
                 self._connection.autocommit = True
         except psycopg.Error:
@@ -99,7 +101,7 @@ class AsyncGuardedBlock:
             if self._transaction.caller_block:
                 _forbid(self._connection)
         except BaseException:
-            await finish_within(self._clean_up(), self._transaction.seconds, lambda: hang_up(self._connection))
+            await finish_within(self._clean_up(), self._transaction.seconds, lambda: shut(self._connection))
             raise
 
     async def __aexit__(
@@ -109,7 +111,7 @@ class AsyncGuardedBlock:
         if error is not None:
             self._transaction.body_failed(error)
         end = self._end(commits=error is None)
-        interruption, failure = await finish_within(end, self._transaction.seconds, lambda: hang_up(self._connection))
+        interruption, failure = await finish_within(end, self._transaction.seconds, lambda: shut(self._connection))
         self._transaction.raise_outcome(interruption, failure, error)
 
     async def _end(self, *, commits: bool) -> None:
@@ -141,7 +143,7 @@ def run_alone(connection: Connection[Any], plan: PQGen[T], seconds: float) -> T:
     finally:
         try:
             if not is_idle(connection):
-                connection.rollback()
+                roll_back(connection, seconds)
         except psycopg.Error:
             hang_up(connection)
 
@@ -153,7 +155,7 @@ async def run_alone_async(connection: AsyncConnection[Any], plan: PQGen[T], seco
         return await run_async(connection, plan, seconds)
     finally:
         if not is_idle(connection):
-            await finish_within(_roll_back(connection), seconds, lambda: hang_up(connection))
+            await finish_within(_roll_back(connection), seconds, lambda: shut(connection))
 
 
 async def _roll_back(connection: AsyncConnection[Any]) -> None:

@@ -16,6 +16,7 @@ import psycopg
 from psycopg import AsyncConnection, Connection
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from fencing.kernel.effects import background
 from fencing.kernel.errors import GuardUnavailable
 from fencing.kernel.opening import Late, Opener, Opening
 from fencing.kernel.waking import LOST_WAKE_SECONDS, Turns, Wake
@@ -208,7 +209,16 @@ def connection_source(source: Source) -> Borrow:
     if isinstance(checked, Connection):
         return partial(_SingleConnection, checked, Turns())
     if hasattr(checked, "getconn"):
-        return partial(_PooledConnection, checked)
+        if not _has_check(checked):
+            return partial(_PooledConnection, checked)
+        opener: Opener[Any] = Opener(
+            "the pool's server",
+            lambda opening: checked.getconn(timeout=opening.left),
+            checked.putconn,
+            shares=False,
+            hangs="in the check of the pool, ",
+        )
+        return partial(_CheckedConnection, checked, opener)
 
     def connect(opening: Opening[Connection[Any]]) -> Connection[Any]:
         if isinstance(checked, str):
@@ -230,7 +240,7 @@ def async_connection_source(source: AsyncSource) -> AsyncBorrow:
             lambda seconds: AsyncConnection.connect(checked, **_connect_timeout(checked, seconds)),
         )
     if hasattr(checked, "getconn"):
-        return partial(_AsyncPooledConnection, checked)
+        return partial(_AsyncCheckedConnection if _has_check(checked) else _AsyncPooledConnection, checked)
     return partial(_AsyncNewConnection, lambda _: checked())
 
 
@@ -250,6 +260,27 @@ class _PooledConnection(Lent):
         self._pool.putconn(connection)
 
 
+class _CheckedConnection(_PooledConnection):
+    """A connection of a pool that first tries each out. A helper thread waits: the pool's time-out does not count
+    there."""
+
+    def __init__(self, pool: Any, opener: Opener[Any], seconds: float) -> None:
+        super().__init__(pool, max(seconds, LEAST_CONNECT_SECONDS))
+        self._opener = opener
+
+    def _take(self) -> Connection[Any]:
+        try:
+            connection: Connection[Any] = self._opener.open(self._seconds, self._seconds)
+        except Late as error:
+            raise _no_connection(self._seconds, f"the pool or its check gave none; {error}") from error
+        return connection
+
+
+def _has_check(pool: Any) -> bool:
+    """Return whether a pool tries its connections out before it lends them."""
+    return getattr(pool, "_check", None) is not None
+
+
 class _AsyncPooledConnection(AsyncLent):
     def __init__(self, pool: Any, seconds: float) -> None:
         super().__init__(seconds)
@@ -264,6 +295,31 @@ class _AsyncPooledConnection(AsyncLent):
             return None
         self._is_returning = True
         return asyncio.ensure_future(self._pool.putconn(connection))
+
+
+class _AsyncCheckedConnection(_AsyncPooledConnection):
+    """An async :class:`_CheckedConnection`. A task waits: psycopg first asks the server when one is cancelled."""
+
+    def __init__(self, pool: Any, seconds: float) -> None:
+        super().__init__(pool, max(seconds, LEAST_CONNECT_SECONDS))
+
+    async def _take(self) -> AsyncConnection[Any]:
+        taking = asyncio.ensure_future(self._pool.getconn(timeout=self._seconds))
+        try:
+            await asyncio.wait([taking], timeout=self._seconds)
+        except BaseException:
+            taking.add_done_callback(self._give_late)
+            taking.cancel()
+            raise
+        if not taking.done():
+            taking.add_done_callback(self._give_late)
+            taking.cancel()
+            raise _no_connection(self._seconds, "the pool or its check gave none")
+        return taking.result()
+
+    def _give_late(self, taking: asyncio.Future[AsyncConnection[Any]]) -> None:
+        if not taking.cancelled() and taking.exception() is None:
+            background(asyncio.get_running_loop(), self._pool.putconn(taking.result()), "fencing-late-connection")
 
 
 def _must_not_return(connection: Connection[Any] | AsyncConnection[Any]) -> bool:

@@ -19,6 +19,7 @@ from psycopg.abc import PQGen
 from psycopg.pq import ExecStatus, PipelineStatus, TransactionStatus
 from psycopg.pq.abc import PGresult
 
+from fencing.kernel.sockets import shut_down
 from storage_guards.psycopg.statements import ROLLBACK, AnyConnection, MarkAccess
 from storage_guards.sql.shield import GRACE
 from storage_guards.sql.sockets import is_readable
@@ -45,6 +46,11 @@ def run(connection: Connection[Any], plan: PQGen[T], seconds: float) -> T:
         wait_for_turn(connection, seconds)
     with connection.lock:
         return connection.wait(_limit_silence(plan, seconds + GRACE))
+
+
+def roll_back(connection: Connection[Any], seconds: float) -> None:
+    """Roll back as psycopg's ``rollback`` does, which has no bound, and give up as :func:`run` does."""
+    run(connection, connection._rollback_gen(), seconds)
 
 
 async def run_async(connection: AsyncConnection[Any], plan: PQGen[T], seconds: float) -> T:
@@ -255,8 +261,14 @@ def has_unread(connection: AnyConnection) -> bool:
 
 
 def hang_up(connection: AnyConnection) -> None:
-    """Close the socket without a message to the server, also while another thread or task waits for it."""
+    """Close the socket without a message to the server. No thread or task may wait on it."""
     connection.pgconn.finish()
+
+
+def shut(connection: AnyConnection) -> None:
+    """End what waits on the connection, without a message to the server. The connection is broken then."""
+    if not connection.closed:
+        shut_down(connection.pgconn.socket)
 
 
 def first_row(result: PGresult) -> Row | None:

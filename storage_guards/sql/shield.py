@@ -22,7 +22,12 @@ Ended = tuple["BaseException | None", "BaseException | None"]
 
 
 async def finish_within(end: Coroutine[Any, Any, None], seconds: float, hang_up: Callable[[], None]) -> Ended:
-    """Run ``end`` for as long as the transaction's bound allows. Then close the connection.
+    """Run ``end`` for as long as the transaction's bound allows. Then end its connection.
+
+    Args:
+        end: is cancelled if it does not end with its connection. A driver that is cancelled may ask the server first.
+        seconds: the bound.
+        hang_up: ends what waits on the connection.
 
     Returns:
         The last cancellation or other interruption that came meanwhile, and the error of ``end``. Each is None where
@@ -33,8 +38,10 @@ async def finish_within(end: Coroutine[Any, Any, None], seconds: float, hang_up:
         interruption = await _wait_despite_interruption(task, seconds + GRACE)
         if not task.done():
             hang_up()
+            interruption = await _wait_despite_interruption(task, GRACE / 2) or interruption
+        if not task.done():
             task.cancel()
-            interruption = await _wait_despite_interruption(task, GRACE) or interruption
+            interruption = await _wait_despite_interruption(task, GRACE / 2) or interruption
         return interruption, _failure(task)
     finally:
         if not task.done():  # it is not waited for any more: let it do nothing late

@@ -26,12 +26,13 @@ from storage_guards.sql.pruning import Pruning
 from storage_guards.sql.schema import check_schema
 from storage_guards.sql.verify import VerifyReport
 from storage_guards.sqlalchemy.errors import SQLAlchemyErrors
-from storage_guards.sqlalchemy.marks import NESTED, Marks
+from storage_guards.sqlalchemy.marks import NESTED, WAITS, Marks
 from storage_guards.sqlalchemy.mysql import MySQLMarks
 from storage_guards.sqlalchemy.postgresql import PostgreSQLMarks
 from storage_guards.sqlalchemy.retry import Retries
 from storage_guards.sqlalchemy.sqlite import SQLiteMarks
 from storage_guards.sqlalchemy.transaction import SQLAlchemyTransaction
+from storage_guards.sqlalchemy.waits import Bounded
 
 Parameters = Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
 
@@ -120,7 +121,9 @@ class SQLAlchemyBase(OperationsBase):
         return result
 
     def _create(self, connection: Connection) -> None:
-        with self._marks.dialect.bounded_waits(connection, self._timeout):
+        dialect = self._marks.dialect
+        bounds = dialect.bounded_waits(connection, self._timeout)
+        with Bounded(connection, dialect, WAITS * self._timeout), bounds:
             self._marks.create(connection, self._timeout)
 
     def _read(self, connection: Connection, resource: str) -> Mark | None:

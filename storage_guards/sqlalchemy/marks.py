@@ -321,7 +321,7 @@ class Marks(ABC):
         deleted, left = 0, pruning
         while True:
             bounds = self.dialect.bounded_waits(connection, seconds, read_committed=True)
-            with bounds, self.transaction(connection, seconds):
+            with Bounded(connection, self.dialect, WAITS * seconds), bounds, connection.begin():
                 self.limit(connection, seconds, read_committed=True)
                 floor, count = self._prune_batch(connection, left)
                 implausible = connection.exec_driver_sql(count_implausible(self.locate(connection).table)).scalar_one()

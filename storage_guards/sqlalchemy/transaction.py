@@ -26,10 +26,10 @@ from sqlalchemy.pool import NullPool, QueuePool
 
 from fencing.kernel import process
 from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable
-from fencing.kernel.opening import Hanging, Late, Opener, Opening
+from fencing.kernel.opening import BROKEN_OFF, Hanging, Late, Opener, Opening
 from fencing.kernel.retry import LEAST_SECONDS
-from fencing.sql.connecting import MustConnect, connecting, here, hook, is_hooked
-from fencing.sql.dialects import SQLite, dialect_of
+from fencing.sql.connecting import MustConnect, connecting, here, hook, is_hooked, listen_once
+from fencing.sql.dialects import MySQL, SQLite, dialect_of
 from fencing.sql.own_engine import break_off
 from fencing.sql.sessions import SESSIONS
 from storage_guards.bounds import LEAST_CONNECT_SECONDS
@@ -44,7 +44,7 @@ from storage_guards.sqlalchemy.errors import (
     transaction_is_gone,
 )
 from storage_guards.sqlalchemy.marks import Marks
-from storage_guards.sqlalchemy.waits import Bounded, note_shut, shut, waits
+from storage_guards.sqlalchemy.waits import Bounded, GivenBack, before_checkin, note_shut, shut, waits
 
 T = TypeVar("T")
 
@@ -101,6 +101,7 @@ class SQLAlchemyTransaction(GuardedTransaction[Marks]):
         try:
             with self._run_on(connection):
                 yield connection
+            self._end_watch()
         except BaseException as error:
             self._end_watch(error)
             raise
@@ -131,13 +132,14 @@ class SQLAlchemyTransaction(GuardedTransaction[Marks]):
                     self.body_failed(error)
                     raise
             except BaseException as error:
+                self._end_watch(error)
+                self._watch_end(connection)
                 if self._may_have_changed_session(connection, error):
                     connection.invalidate(error)
                 root.__exit__(type(error), error, error.__traceback__)
                 raise
             if not committed:
                 root.__exit__(None, None, None)
-            self._end_watch()
             marks.require_current(connection)
             self.note_commit()
 
@@ -183,6 +185,7 @@ class SQLAlchemyTransaction(GuardedTransaction[Marks]):
         if not self.caller_block and self._marks.is_sound(connection):
             self._begin_commit(connection)
             return
+        self._watch_end(connection)
         if self.writes and not self._marks.dialect.is_open(connection):  # a mere claim may be committed already
             raise GuardNotEnforceable(_ENDED_INSIDE)
         try:
@@ -198,6 +201,10 @@ class SQLAlchemyTransaction(GuardedTransaction[Marks]):
 
     def _begin_commit(self, connection: Connection) -> None:
         self._committing = True
+        self._watch_end(connection)
+
+    def _watch_end(self, connection: Connection) -> None:
+        """Bound what follows: the check at the block's end, the COMMIT or ROLLBACK, and the session's own bounds."""
         if not connection.dialect.is_async:  # there the whole end of the transaction is bounded
             self._begin_watch(connection, self.seconds)
 
@@ -276,8 +283,8 @@ class SQLAlchemyTransaction(GuardedTransaction[Marks]):
         return commit_was_refused(error) and not self.commit_is_over
 
 
-def lend(engine: Engine, seconds: float, waited: Waited | None = None) -> Connection:
-    """Return a connection of the engine. Closing it gives it back.
+def lend(engine: Engine, seconds: float, waited: Waited | None = None) -> AbstractContextManager[Connection]:
+    """Return a connection of the engine, for a block that gives it back.
 
     Args:
         engine: a user's.
@@ -291,7 +298,8 @@ def lend(engine: Engine, seconds: float, waited: Waited | None = None) -> Connec
     if lender is None:
         lender = _lenders.setdefault(engine, _Lender(engine))
     idle = lender.take_idle(engine)
-    return lender.wait(engine, seconds, waited) if idle is None else idle
+    connection = lender.wait(engine, seconds, waited) if idle is None else idle
+    return connection if lender.rolls_back is None else GivenBack(connection, lender.rolls_back, seconds)
 
 
 class _Lender:
@@ -307,8 +315,13 @@ class _Lender:
             hangs="in the wait for the pool, ",
         )
         self._taking: set[int] = set()  # the threads that take an idle connection
-        self._opens_at_once = isinstance(dialect_of(engine), SQLite)  # for the thread that will use the connection
+        dialect = dialect_of(engine)
+        self._opens_at_once = isinstance(dialect, SQLite)  # for the thread that will use the connection
         self._is_hooked = False
+        # The drivers of MariaDB and MySQL ask the server as a connection goes back to its pool.
+        self.rolls_back = dialect if isinstance(dialect, MySQL) else None
+        if self.rolls_back is not None:
+            listen_once(engine.pool, "checkin", before_checkin)
         hook(engine)
 
     def take_idle(self, engine: Engine) -> Connection | None:
@@ -363,5 +376,10 @@ class _Lender:
             return engine.connect()
         sessions = SESSIONS[type(dialect_of(engine))]
         bounds = {"connect_timeout": math.ceil(opening.left)}
-        with connecting(bounds, lambda made: opening.breaks_off_by(partial(break_off, sessions, made))):
-            return engine.connect()
+        with connecting(engine, bounds, lambda made: opening.breaks_off_by(partial(break_off, sessions, made))):
+            connection = engine.connect()
+        if not opening.succeed():  # the pool would lend it again
+            connection.invalidate()
+            connection.close()
+            raise Late(BROKEN_OFF)
+        return connection

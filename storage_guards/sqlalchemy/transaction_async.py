@@ -15,10 +15,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 from sqlalchemy.pool import QueuePool
 
 from fencing.kernel.effects import finish
-from fencing.sql.dialects import SQLite, dialect_of
+from fencing.sql.dialects import MySQL, SQLite, dialect_of
 from fencing.sql.statement_thread import StatementThread
 from storage_guards.bounds import LEAST_CONNECT_SECONDS
 from storage_guards.sql.shield import GRACE, finish_within
+from storage_guards.sql.transaction import NoAnswer
 from storage_guards.sqlalchemy.errors import NoConnection, may_grow
 from storage_guards.sqlalchemy.transaction import SQLAlchemyTransaction, Waited
 
@@ -136,7 +137,20 @@ class _AsyncLent:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._connection.__aexit__(kind, error, trace)
+        engine = self._engine.sync_engine
+        dialect = dialect_of(engine)
+        if not isinstance(dialect, MySQL):
+            return await self._connection.__aexit__(kind, error, trace)
+        # Its drivers ask the server as a connection goes back to its pool.
+        seconds = dialect.refuses_within(self._seconds)
+        interruption, failure = await finish_within(
+            self._connection.close(), seconds, lambda: dialect.hang_up(self._connection.sync_connection)
+        )
+        if interruption is not None:
+            raise interruption
+        if failure is not None and not isinstance(failure, NoAnswer):
+            raise failure
+        return None
 
 
 def _opens_at_once(engine: Engine) -> bool:

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
+from typing import Any
 
 from sqlalchemy import Connection
 
@@ -132,3 +133,46 @@ class Bounded:
     def _hang_up(self) -> None:
         self._was_hung_up = True
         self._dialect.hang_up(self._connection)
+
+
+class GivenBack:
+    """A context that gives a sync connection back to its pool, whose ROLLBACK then has a bound.
+
+    Args:
+        connection: to give back. It is the value of the context.
+        dialect: of its database.
+        seconds: how long that may take, with the same addition as for :class:`Bounded`.
+    """
+
+    def __init__(self, connection: Connection, dialect: Dialect, seconds: float) -> None:
+        self._connection, self._dialect, self._seconds = connection, dialect, seconds
+
+    def __enter__(self) -> Connection:
+        return self._connection
+
+    def __exit__(self, *_: object) -> None:
+        until = process.now() + self._dialect.refuses_within(self._seconds) + GRACE
+        waits[self] = until, partial(shut, self._connection, self._dialect)
+        if not process.now() < waits.checks_at <= until:
+            waits.check_at(until)
+        _this_thread.gives_back = self
+        try:
+            self._connection.close()
+        finally:
+            _this_thread.gives_back = None
+            waits.pop(self, None)
+
+
+class _ThisThread(threading.local):
+    gives_back: GivenBack | None = None
+
+
+_this_thread = _ThisThread()
+
+
+def before_checkin(_: object, record: Any) -> None:
+    """End the wait of a connection that is given back, before its pool can lend it again. A hook of SQLAlchemy's."""
+    given_back = _this_thread.gives_back
+    if given_back is not None and waits.pop(given_back, None) is None:
+        waits.wait_until_shut()
+        record.invalidate()

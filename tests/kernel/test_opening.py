@@ -69,9 +69,11 @@ class Server:
 
     def hang(self, times: int = 1) -> None:
         self.hanging.set()
+        begun = len(self.threads)
         for _ in range(times):
             with pytest.raises(TimeoutError):
                 self.opener.open(SHORT, LONG)
+        wait_until(lambda: len(self.threads) == begun + times)
 
     def go_on(self) -> None:
         self.hanging.clear()
@@ -177,6 +179,37 @@ def test_an_opening_is_broken_off_at_its_own_limit(server: Server) -> None:
     wait_until(lambda: server.broken_off == 1)
     with pytest.raises(ConnectionError):
         server.opener.open(LONG, SHORT)
+
+
+def test_a_connection_is_either_broken_off_or_used() -> None:
+    """The timer had found that the opening goes on; then it had ended, and another call had the connection."""
+    shut: list[str] = []
+    used: Opening[Connection] = Opening(SHORT, LONG)
+    used.breaks_off_by(lambda: shut.append("used"))
+    assert used.succeed()
+    used.break_off()
+    assert used.succeed()
+    assert not shut
+    broken: Opening[Connection] = Opening(SHORT, LONG)
+    broken.breaks_off_by(lambda: shut.append("broken"))
+    broken.break_off()
+    assert not broken.succeed()
+    assert shut == ["broken"]
+
+
+def test_a_connection_that_was_broken_off_as_it_opened_is_closed(server: Server) -> None:
+    made = server.opener._make()
+    assert made is not None
+
+    def make(opening: Opening[Connection]) -> Connection:
+        connection: Connection = made(opening)
+        opening.break_off()
+        return connection
+
+    opener = Opener("localhost:1", make, Connection.close)
+    with pytest.raises(TimeoutError, match="broken off"):
+        opener.open(LONG, LONG)
+    assert [each.is_open for each in server.opened] == [False]
 
 
 @pytest.mark.thorough

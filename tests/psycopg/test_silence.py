@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import psycopg
 import pytest
 
 from fencing import GuardUnavailable, OutcomeUnknown
+from tests.support import wait_until
 from tests.support.sql_ways import DONE, MINE, Way, WayLender
 
 DRIVER = tuple(map(int, psycopg.__version__.split(".")[:2]))
@@ -35,3 +37,27 @@ def test_silence_ends(way: Way) -> None:
         way.side.expect(error, use, MINE, *arguments)
         assert silence.fired == 1
         way.proxy.restore()
+
+
+@pytest.mark.thorough
+def test_a_pool_that_checks_its_connections(way: Way) -> None:
+    """Its time-out does not count while it checks one. What it gives too late goes back to it."""
+    pool = way.new_checking_pool()
+    guard = way.guard_class(pool, timeout=1.0)
+    way.side.call(guard.claim, MINE)
+    way.proxy.silence()
+    began = time.monotonic()
+    for _ in range(2):
+        way.side.expect(GuardUnavailable, guard.claim, MINE)
+    assert time.monotonic() - began < 15
+    way.proxy.restore()
+
+    def serves() -> bool:
+        try:
+            way.side.call(guard.claim, MINE)
+        except GuardUnavailable:
+            return False
+        return True
+
+    wait_until(serves)
+    assert pool.get_stats()["pool_size"] == 1

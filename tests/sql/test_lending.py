@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import signal
+import socket
 import threading
 import time
 import warnings
@@ -15,7 +16,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import create_engine, event
+from sqlalchemy import create_engine, event, text
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
@@ -23,7 +24,7 @@ from examples.servers import RedisServer
 from fencing import GuardUnavailable, OutcomeUnknown, SQLCoordinator
 from fencing.kernel.opening import MOST_OVERDUE
 from storage_guards import AsyncSQLAlchemyGuard, PsycopgGuard, SQLAlchemyGuard
-from storage_guards.sqlalchemy import transaction_async
+from storage_guards.sqlalchemy import transaction, transaction_async
 from tests.support import wait_until
 from tests.support.psycopg_database import dsn_of
 from tests.support.sql_ways import DONE, MINE, THROUGH_SQLALCHEMY, TO_SERVERS, Way, WayLender, ways
@@ -306,6 +307,66 @@ def test_hooks_of_the_user_are_asked_before_a_helper_connects(postgres_url: str)
     engine.dispose()
 
 
+def test_hooks_may_ask_other_databases_and_the_same_one(postgres_url: str, tmp_path: Path) -> None:
+    """The bounds of the guard's helper are for its engine alone. And what ends a hook is no error that it catches."""
+    vault = create_engine(f"sqlite:///{tmp_path}/vault.db", poolclass=NullPool)
+    SQLAlchemyGuard(vault).create_tables()
+    engine = create_engine(postgres_url)
+    seen: list[str] = []
+    asked = threading.local()
+
+    def ask(other: Any) -> None:
+        if not getattr(asked, "is_inside", False):
+            asked.is_inside = True
+            try:
+                with other.connect() as connection:
+                    seen.append(connection.execute(text("SELECT 'an answer'")).scalar_one())
+            except Exception as error:  # noqa: BLE001 - as a hook with a default
+                seen.append(repr(error))
+            finally:
+                asked.is_inside = False
+
+    event.listen(engine, "do_connect", lambda *_: ask(vault))
+    event.listen(engine, "checkout", lambda *_: ask(engine))
+    guard = SQLAlchemyGuard(engine)
+    guard.create_tables()
+    asked.is_inside = True
+    guard.claim(MINE)  # and one connection is idle now
+    asked.is_inside = False
+    guard.claim(MINE)
+    assert seen
+    assert set(seen) == {"an answer"}
+    assert engine.pool.checkedout() == 0
+    engine.dispose()
+
+
+@pytest.mark.thorough
+def test_an_opening_breaks_off_its_own_connection_alone(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hook had asked another engine, and was slow then: at its limit, that engine's connection was shut."""
+    monkeypatch.setattr(transaction, "OPENING_SECONDS", 2 * TIMEOUT)
+    other, engine = create_engine(postgres_url, pool_size=1), create_engine(postgres_url, pool_size=1)
+    guard, beside = SQLAlchemyGuard(engine, timeout=TIMEOUT), SQLAlchemyGuard(other, timeout=LONG)
+    beside.create_tables()
+    other.dispose()  # it is known, and has no open connection
+    let_go = threading.Event()
+
+    def configure(*_: object) -> None:
+        with other.connect() as connection:
+            connection.execute(text("SELECT 1"))
+        let_go.wait(90)
+
+    event.listen(engine, "connect", configure)
+    with pytest.raises(GuardUnavailable):
+        guard.mark(MINE.resource)
+    with beside.begin(MINE, claim=True) as connection:
+        time.sleep(2 * TIMEOUT)  # until the opening's limit is over
+        connection.execute(text("SELECT 1"))
+    let_go.set()
+    wait_until(lambda: engine.pool.checkedout() == 0)
+    other.dispose()
+    engine.dispose()
+
+
 def test_the_opening_of_a_file_is_not_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """aiosqlite would lose the connection. It takes long only on a machine that is busy."""
     monkeypatch.setattr(transaction_async, "LEAST_CONNECT_SECONDS", 0.0)
@@ -323,3 +384,34 @@ def test_the_opening_of_a_file_is_not_cancelled(tmp_path: Path, monkeypatch: pyt
         warnings.simplefilter("error")
         asyncio.run(story())
         gc.collect()
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("way", ["psycopg-async"], indirect=True)
+def test_a_connection_that_is_given_up_leaves_its_number_to_nobody(way: Way) -> None:
+    """psycopg has the loop watch the number of its socket. It was closed, and the next socket of the program had it:
+    that was not watched, or no more."""
+    guard = way.new_guard(timeout=TIMEOUT, size=1)
+    way.side.call(guard.claim, MINE)
+    made: list[tuple[socket.socket, socket.socket]] = []
+
+    async def story() -> None:
+        loop = asyncio.get_running_loop()
+        claim = asyncio.ensure_future(guard.claim(MINE))
+        while not claim.done():
+            made.append(socket.socketpair())
+            for one in made[-1]:
+                one.setblocking(False)
+            await loop.sock_sendall(made[-1][0], b"x")
+            assert await asyncio.wait_for(loop.sock_recv(made[-1][1], 1), 60) == b"x"
+            await asyncio.sleep(0.02)
+        with pytest.raises(GuardUnavailable):
+            await claim
+
+    way.proxy.silence()
+    try:
+        way.side.call(story)
+    finally:
+        for pair in made:
+            for one in pair:
+                one.close()

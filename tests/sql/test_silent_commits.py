@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+import psycopg
 import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import DBAPIError
@@ -107,6 +108,85 @@ def test_marks_are_pruned_in_time(way: Way) -> None:
     way.side.expect(GuardUnavailable, guard.prune, below=2)
     way.proxy.restore()
     way.side.call(guard.prune, below=2)
+
+
+TO_THE_POOL = b"\t\0\0\0\x03ROLLBACK"
+"""PyMySQL and aiomysql send it as a connection goes back: length and number of the packet, COM_QUERY, and no more."""
+
+
+def begin(way: Way, guard: Any, *, fails: bool = False) -> None:
+    with way.begin(MINE, guard=guard) as block:
+        block.execute(DONE, id=1)
+        if fails:
+            raise ZeroDivisionError
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("way", ["pymysql", "aiomysql"], indirect=True)
+@pytest.mark.parametrize(
+    ("use", "part"),
+    [
+        ("claim", TO_THE_POOL),
+        ("mark", TO_THE_POOL),
+        ("begin", TO_THE_POOL),
+        ("begin", b"RELEASE SAVEPOINT"),
+        ("begin", b"SET SESSION"),
+        ("begin and fail", b"ROLLBACK"),
+        ("begin and fail", b"SET SESSION"),
+        ("prune", b"SET @FENCING"),
+        ("prune", b"SET SESSION"),
+        ("create", b"SET @FENCING"),
+        ("create", TO_THE_POOL),
+    ],
+)
+def test_each_request_around_a_transaction_has_a_bound(way: Way, use: str, part: bytes) -> None:
+    error = ends(way, use, part)
+    if use == "begin" and part == TO_THE_POOL:
+        assert error is None, "its COMMIT was answered before"
+        assert way.done == {1}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "way", ["psycopg", "psycopg-async", "asyncpg", "PsycopgGuard", "AsyncPsycopgGuard"], indirect=True
+)
+def test_the_rollback_of_a_block_that_failed_has_a_bound(way: Way) -> None:
+    ends(way, "begin and fail", b"ROLLBACK")
+
+
+def ends(way: Way, use: str, part: bytes) -> BaseException | None:
+    """Use a guard while the reply to a request with this part does not come. Return the error of that."""
+    guard = way.new_guard(timeout=TIMEOUT, size=1)
+    way.side.call(guard.claim, MINE)
+    uses: dict[str, Callable[[], Any]] = {
+        "claim": lambda: way.side.call(guard.claim, MINE),
+        "mark": lambda: way.side.call(guard.mark, MINE.resource),
+        "begin": lambda: begin(way, guard),
+        "begin and fail": lambda: begin(way, guard, fails=True),
+        "prune": lambda: way.side.call(guard.prune, below=2),
+        "create": lambda: way.side.call(guard.create_tables),
+    }
+    silence = way.proxy.hold_reply_when(lambda request: part in request.upper())
+    began = time.monotonic()
+    ended: BaseException | None = None
+    try:
+        uses[use]()
+    except (GuardUnavailable, OutcomeUnknown, DBAPIError, psycopg.Error, ZeroDivisionError) as error:
+        ended = error
+    assert time.monotonic() - began < 60
+    assert silence.fired
+    way.proxy.restore()
+    wait_until(lambda: serves(way, guard))  # it has one connection
+    return ended
+
+
+def serves(way: Way, guard: Any) -> bool:
+    """Claim. The session that was left may still have the mark."""
+    try:
+        way.side.call(guard.claim, NEWER)
+    except GuardUnavailable:
+        return False
+    return True
 
 
 @pytest.mark.thorough

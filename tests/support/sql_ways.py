@@ -208,9 +208,16 @@ class Way:
         """An engine with the guard's driver, until the end of the test."""
         return self._new_engine(self._close_after_the_test, url, **settings)
 
-    def _new_pool(self, stack: ExitStack, size: int, **settings: Any) -> Any:
+    def new_checking_pool(self) -> Any:
+        """A pool of psycopg's with one connection, which it tries out before it lends it, until the end of the test."""
+        return self._new_pool(self._close_after_the_test, 1, checks=True)
+
+    def _new_pool(self, stack: ExitStack, size: int, *, checks: bool = False, **settings: Any) -> Any:
         pool: Any = AsyncConnectionPool if self.side.asynchronous else ConnectionPool
-        made = pool(self.through, kwargs=settings, min_size=1, max_size=size, open=False, reconnect_timeout=30)
+        check = pool.check_connection if checks else None
+        made = pool(
+            self.through, kwargs=settings, min_size=1, max_size=size, open=False, reconnect_timeout=30, check=check
+        )
         self.side.call(made.open)
         stack.callback(self.side.call, made.close)
         return made
