@@ -10,10 +10,10 @@
 #                             demo-hot-standby, demo-clock-jump, demo-redlock
 #                             all demos: ARGS="--seed 7 --slow --act 1"; most also ARGS="--coordinator cluster"
 #   make demos                all of them, and one page with the outcomes of each side by side; two to five minutes
-#   make test                 the tests, two to five minutes on two quiet CPUs; at the end the slowest   ARGS="-k proxy"
+#   make test                 the tests, two to four minutes on two quiet CPUs; at the end the slowest   ARGS="-k proxy"
 #   make near FILE=fencing/redis/keys.py     the tests nearest to a file: those that find its mutants, then those of its
 #                             folder, for half a minute               ARGS="--seconds 120"
-#   make thorough             the same with more drivers, isolation levels and kinds of connections
+#   make thorough             the tests that take half a second or more, and more drivers, isolation levels and kinds of connections
 #   make check                linter, formatter, type checkers, and the tests of the code's structure
 #   make faces                make the sync guards, locks and coordinators from the async ones
 #   make stress               many waiters, with kills and freezes        ARGS="--seconds 60 --seed 1"

@@ -61,6 +61,20 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/kernel/test_opening.py::test_a_call_waits_no_longer_than_its_time_and_the_pool_gets_what_comes_later",),
     ),
     Mutant(
+        "a-connection-that-was-broken-off-is-used",
+        "fencing/kernel/opening.py",
+        "if opening.succeed():",
+        "if opening.succeed() or True:",
+        ("tests/kernel/test_opening.py::test_a_connection_that_was_broken_off_as_it_opened_is_closed",),
+    ),
+    Mutant(
+        "an-opening-is-broken-off-when-another-call-has-its-connection",
+        "fencing/kernel/opening.py",
+        "                self._break_offs.pop()\n            except",
+        "                self._break_offs[-1]\n            except",
+        ("tests/kernel/test_opening.py::test_a_connection_is_either_broken_off_or_used",),
+    ),
+    Mutant(
         "a-connection-that-comes-too-late-is-no-other-calls",
         "fencing/kernel/opening.py",
         "if opener is self and other.is_waiting and",
@@ -1010,6 +1024,27 @@ MUTANTS: tuple[Mutant, ...] = (
         "marks.require_current(connection)\n            self.note_commit()",
         "self.note_commit()",
         ("tests/sql/test_replaced_files.py::test_a_file_that_is_replaced_during_a_block",),
+    ),
+    Mutant(
+        "an-engine-at-the-address-of-another-is-not-followed",
+        "fencing/sql/connecting.py",
+        "if function not in list(getattr(target.dispatch, name)):",
+        "if not event.contains(target, name, function):",
+        ("tests/sql/test_replaced_files.py::test_an_engine_at_the_address_of_another_is_followed",),
+    ),
+    Mutant(
+        "the-bounds-of-a-helper-are-for-every-engine",
+        "fencing/sql/connecting.py",
+        "if not bounds or here.dialect is not dialect:",
+        "if not bounds:",
+        ("tests/sql/test_lending.py::test_hooks_may_ask_other_databases_and_the_same_one",),
+    ),
+    Mutant(
+        "a-hook-of-the-users-catches-what-ends-it",
+        "fencing/sql/connecting.py",
+        "class MustConnect(BaseException):",
+        "class MustConnect(Exception):",
+        ("tests/sql/test_lending.py::test_hooks_may_ask_other_databases_and_the_same_one",),
     ),
     Mutant(
         "the-pool-hands-out-a-replaced-file",

@@ -10,6 +10,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -311,7 +312,7 @@ def test_hooks_may_ask_other_databases_and_the_same_one(postgres_url: str, tmp_p
     """The bounds of the guard's helper are for its engine alone. And what ends a hook is no error that it catches."""
     vault = create_engine(f"sqlite:///{tmp_path}/vault.db", poolclass=NullPool)
     SQLAlchemyGuard(vault).create_tables()
-    engine = create_engine(postgres_url)
+    engine = create_engine(postgres_url, pool_size=1)
     seen: list[str] = []
     asked = threading.local()
 
@@ -330,13 +331,12 @@ def test_hooks_may_ask_other_databases_and_the_same_one(postgres_url: str, tmp_p
     event.listen(engine, "checkout", lambda *_: ask(engine))
     guard = SQLAlchemyGuard(engine)
     guard.create_tables()
-    asked.is_inside = True
-    guard.claim(MINE)  # and one connection is idle now
-    asked.is_inside = False
+    guard.claim(MINE)  # a second connection is over the pool's size, and closed then
     guard.claim(MINE)
     assert seen
     assert set(seen) == {"an answer"}
-    assert engine.pool.checkedout() == 0
+    pool: Any = engine.pool
+    assert pool.checkedout() == 0
     engine.dispose()
 
 
@@ -348,6 +348,7 @@ def test_an_opening_breaks_off_its_own_connection_alone(postgres_url: str, monke
     guard, beside = SQLAlchemyGuard(engine, timeout=TIMEOUT), SQLAlchemyGuard(other, timeout=LONG)
     beside.create_tables()
     other.dispose()  # it is known, and has no open connection
+    pool: Any = engine.pool
     let_go = threading.Event()
 
     def configure(*_: object) -> None:
@@ -362,7 +363,7 @@ def test_an_opening_breaks_off_its_own_connection_alone(postgres_url: str, monke
         time.sleep(2 * TIMEOUT)  # until the opening's limit is over
         connection.execute(text("SELECT 1"))
     let_go.set()
-    wait_until(lambda: engine.pool.checkedout() == 0)
+    wait_until(lambda: pool.checkedout() == 0)
     other.dispose()
     engine.dispose()
 
@@ -391,27 +392,26 @@ def test_the_opening_of_a_file_is_not_cancelled(tmp_path: Path, monkeypatch: pyt
 def test_a_connection_that_is_given_up_leaves_its_number_to_nobody(way: Way) -> None:
     """psycopg has the loop watch the number of its socket. It was closed, and the next socket of the program had it:
     that was not watched, or no more."""
-    guard = way.new_guard(timeout=TIMEOUT, size=1)
-    way.side.call(guard.claim, MINE)
-    made: list[tuple[socket.socket, socket.socket]] = []
+    guard = way.new_guard(timeout=0.3, size=1)
 
     async def story() -> None:
         loop = asyncio.get_running_loop()
         claim = asyncio.ensure_future(guard.claim(MINE))
         while not claim.done():
-            made.append(socket.socketpair())
-            for one in made[-1]:
+            with ExitStack() as stack:
+                one, other = map(stack.enter_context, socket.socketpair())
                 one.setblocking(False)
-            await loop.sock_sendall(made[-1][0], b"x")
-            assert await asyncio.wait_for(loop.sock_recv(made[-1][1], 1), 60) == b"x"
-            await asyncio.sleep(0.02)
+                other.setblocking(False)
+                answers = [asyncio.ensure_future(loop.sock_recv(each, 1)) for each in (one, other)]
+                await asyncio.sleep(0.005)  # the loop watches them
+                await loop.sock_sendall(one, b"x")
+                await loop.sock_sendall(other, b"x")
+                assert await asyncio.wait_for(asyncio.gather(*answers), 60) == [b"x", b"x"]
         with pytest.raises(GuardUnavailable):
             await claim
 
-    way.proxy.silence()
-    try:
+    for _ in range(4):
+        wait_until(lambda: serves(way, guard))
+        way.proxy.silence()
         way.side.call(story)
-    finally:
-        for pair in made:
-            for one in pair:
-                one.close()
+        way.proxy.restore()
