@@ -280,7 +280,9 @@ def test_all_servers_of_a_coordinator_share_a_limit_but_each_may_have_one(make: 
     for server in servers[:-1]:
         server.hang(MOST_OVERDUE)
     last = servers[-1]
-    last.hang(2)
+    last.hang()
+    with pytest.raises(TimeoutError):
+        last.opener.open(SHORT, LONG)
     assert len(last.threads) == 1
     assert len(openings) == MOST_OVERDUE_OF_ALL + 1
 
