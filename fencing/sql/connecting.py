@@ -9,6 +9,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Engine, event
@@ -32,7 +33,7 @@ class _Here(threading.local):
         forbidden: the dialect whose engine must not connect.
         dialect: whose engine connects within bounds. Hooks of the user's may ask another.
         bounds: of connecting, as arguments of the driver's, in seconds; None: the engine's own.
-        watched: for the first connection that it opens. A hook may ask the same engine.
+        watched: for what it tries out, and the first connection that it opens. A hook may ask the same engine.
     """
 
     forbidden: Any = None
@@ -46,7 +47,12 @@ here = _Here()
 
 def hook(engine: Engine) -> None:
     """Have the engine ask here before it connects."""
-    listen_once(engine.dialect, "do_connect", _connect)  # engines with other options, and copies, have it in common
+    dialect: Any = engine.dialect  # which engines with other options, and copies, have in common
+    listen_once(dialect, "do_connect", _connect)
+    if getattr(dialect.do_ping, "func", None) is not _ping:
+        dialect.do_ping = partial(
+            _ping, dialect, dialect.do_ping
+        )  # no event comes before a pool tries a connection out
 
 
 def listen_once(target: Any, name: str, function: Callable[..., object]) -> None:
@@ -73,6 +79,13 @@ def connecting(engine: Engine, bounds: Mapping[str, float] | None, watched: Watc
         yield
     finally:
         here.dialect, here.bounds, here.watched = before
+
+
+def _ping(dialect: Any, ping: Callable[[Any], bool], dbapi_connection: Any) -> bool:
+    """Try a connection of the pool out. On a helper thread it can be broken off meanwhile."""
+    if here.dialect is dialect and here.watched is not None:
+        here.watched(dialect.get_driver_connection(dbapi_connection))
+    return ping(dbapi_connection)
 
 
 def _connect(dialect: Any, record: Any, args: Any, options: dict[str, Any]) -> Any:

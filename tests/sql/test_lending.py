@@ -341,6 +341,18 @@ def test_hooks_may_ask_other_databases_and_the_same_one(postgres_url: str, tmp_p
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("way", ["psycopg", "pymysql"], indirect=True)
+def test_a_connection_that_is_tried_out_is_broken_off(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its way is dead, and a new one is not. It kept the only place of the pool for ever."""
+    monkeypatch.setattr(transaction, "OPENING_SECONDS", 2 * TIMEOUT)
+    guard = way.new_guard(timeout=TIMEOUT, size=1, pool_timeout=LONG, pool_pre_ping=True)
+    guard.claim(MINE)
+    way.proxy.stall_connection_when(lambda _: True)
+    way.side.expect(GuardUnavailable, guard.claim, MINE)
+    wait_until(lambda: serves(way, guard))
+
+
+@pytest.mark.thorough
 def test_an_opening_breaks_off_its_own_connection_alone(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A hook had asked another engine, and was slow then: at its limit, that engine's connection was shut."""
     monkeypatch.setattr(transaction, "OPENING_SECONDS", 2 * TIMEOUT)
