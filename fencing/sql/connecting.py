@@ -49,10 +49,9 @@ def hook(engine: Engine) -> None:
     """Have the engine ask here before it connects."""
     dialect: Any = engine.dialect  # which engines with other options, and copies, have in common
     listen_once(dialect, "do_connect", _connect)
+    # No event comes before a pool tries a connection out.
     if getattr(dialect.do_ping, "func", None) is not _ping:
-        dialect.do_ping = partial(
-            _ping, dialect, dialect.do_ping
-        )  # no event comes before a pool tries a connection out
+        dialect.do_ping = partial(_ping, dialect, dialect.do_ping)
 
 
 def listen_once(target: Any, name: str, function: Callable[..., object]) -> None:
