@@ -120,6 +120,7 @@ def test_the_recipe(engine: Engine, tmp_path: Path) -> None:
     assert not {"fencing_marks", "orders"} & set(inspect(engine).get_table_names())
 
 
+@pytest.mark.thorough
 def test_what_it_makes_is_what_create_tables_makes(engine: Engine, tmp_path: Path) -> None:
     def columns() -> list[Any]:
         found = inspect(engine)

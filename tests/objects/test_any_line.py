@@ -123,7 +123,7 @@ def test_an_interruption_at_any_line(way: str, error: type[BaseException], step:
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("fault", ["", "reply lost", "late"])
+@pytest.mark.parametrize("fault", ["", pytest.param("reply lost", marks=pytest.mark.thorough), "late"])
 @pytest.mark.parametrize("done", [False, True])
 def test_a_cancellation_at_any_request_always_has_a_cause_where_something_was_sent(
     way: str, fault: str, done: bool

@@ -148,7 +148,9 @@ def test_ctrl_c_at_each_request(way: str, fault: str, done: bool, late_first: bo
 @pytest.mark.parametrize("fault", ["", "late", "reply lost", "refused though done"])
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("done", [False, True])
-@pytest.mark.parametrize("all_tasks", [False, True], ids=["the task", "all tasks"])
+@pytest.mark.parametrize(
+    "all_tasks", [False, pytest.param(True, marks=pytest.mark.thorough)], ids=["the task", "all tasks"]
+)
 def test_a_cancellation_at_each_request(way: str, fault: str, done: bool, all_tasks: bool) -> None:
     """Of the task that writes; and of all tasks, as when a loop ends, the one that carries the put too."""
 

@@ -131,7 +131,7 @@ def test_the_search_for_a_primary_is_part_of_the_time_out(side: Side, cluster: R
     assert cluster.client().get(KEY) == b"1"
 
 
-@pytest.mark.parametrize("known", ["to all", "to its owner alone"])
+@pytest.mark.parametrize("known", [pytest.param("to all", marks=pytest.mark.thorough), "to its owner alone"])
 def test_a_slot_that_no_node_has(
     side: Side, cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch, known: str
 ) -> None:

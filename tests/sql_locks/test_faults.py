@@ -381,7 +381,7 @@ def test_a_row_that_somebody_keeps_costs_no_lease_of_another(locks: LockDatabase
     assert locks.side.call(lease.release) is True
 
 
-@through("psycopg", "asyncpg", "pymysql", of=OVER_A_NETWORK)
+@through("psycopg", "pymysql", of=OVER_A_NETWORK)
 def test_a_lease_whose_own_row_somebody_keeps_costs_no_other_lease(locks: LockDatabase) -> None:
     """All of them are due at the same moments, and renewed in the same requests."""
     coordinator = locks.coordinator(direct=True, ttl=3)
@@ -396,7 +396,7 @@ def test_a_lease_whose_own_row_somebody_keeps_costs_no_other_lease(locks: LockDa
     assert all(locks.side.call(lease.release) for lease in leases)
 
 
-@through("psycopg", "asyncpg", "aiomysql", of=OVER_A_NETWORK)
+@through("psycopg", "aiomysql", of=OVER_A_NETWORK)
 def test_a_row_that_is_kept_for_a_moment_costs_nothing(locks: LockDatabase) -> None:
     coordinator = locks.coordinator(direct=True, ttl=6)
     leases = [locks.side.call(coordinator.acquire, name) for name in ("kept", "r")]
