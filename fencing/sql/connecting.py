@@ -33,7 +33,7 @@ class _Here(threading.local):
         forbidden: the dialect whose engine must not connect.
         dialect: whose engine connects within bounds. Hooks of the user's may ask another.
         bounds: of connecting, as arguments of the driver's, in seconds; None: the engine's own.
-        watched: for what it tries out, and the first connection that it opens. A hook may ask the same engine.
+        watched: for what it tries out, and opens, until it has a connection. A hook may ask the same engine then.
     """
 
     forbidden: Any = None
@@ -82,9 +82,13 @@ def connecting(engine: Engine, bounds: Mapping[str, float] | None, watched: Watc
 
 def _ping(dialect: Any, ping: Callable[[Any], bool], dbapi_connection: Any) -> bool:
     """Try a connection of the pool out. On a helper thread it can be broken off meanwhile."""
-    if here.dialect is dialect and here.watched is not None:
-        here.watched(dialect.get_driver_connection(dbapi_connection))
-    return ping(dbapi_connection)
+    if here.dialect is not dialect or here.watched is None:
+        return ping(dbapi_connection)
+    here.watched(dialect.get_driver_connection(dbapi_connection))
+    is_alive = ping(dbapi_connection)
+    if is_alive:
+        here.watched = None  # it is the one, and what a hook may try out is not
+    return is_alive
 
 
 def _connect(dialect: Any, record: Any, args: Any, options: dict[str, Any]) -> Any:

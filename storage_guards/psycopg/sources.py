@@ -307,15 +307,13 @@ class _AsyncCheckedConnection(_AsyncPooledConnection):
         taking = asyncio.ensure_future(self._pool.getconn(timeout=self._seconds))
         try:
             await asyncio.wait([taking], timeout=self._seconds)
+            if not taking.done():
+                raise _no_connection(self._seconds, "the pool or its check gave none")
+            return taking.result()
         except BaseException:
             taking.add_done_callback(self._give_late)
             taking.cancel()
             raise
-        if not taking.done():
-            taking.add_done_callback(self._give_late)
-            taking.cancel()
-            raise _no_connection(self._seconds, "the pool or its check gave none")
-        return taking.result()
 
     def _give_late(self, taking: asyncio.Future[AsyncConnection[Any]]) -> None:
         if not taking.cancelled() and taking.exception() is None:

@@ -84,7 +84,7 @@ async def wait_for_turn_async(connection: AsyncConnection[Any], seconds: float) 
 
 
 def _give_up(connection: AnyConnection, seconds: float) -> NoReturn:
-    hang_up(connection)
+    shut(connection)  # another thread may wait on it
     raise psycopg.OperationalError(
         f"the connection was still in use after {seconds:.3g} s, perhaps by a stream or a COPY that was left open; "
         f"nothing was written"

@@ -29,8 +29,8 @@ from storage_guards.sql.shield import GRACE
 class Waits(dict[object, tuple[float, Callable[[], object]]]):
     """The waits of threads that are under way: when each must have ended, and what shuts its connection.
 
-    Add one, and let :meth:`check_at` that moment, unless ``checks_at`` is before it and still ahead. Whoever takes it
-    out again has ended it: its thread, or the timer, which calls once for all of them.
+    :meth:`begin` adds one. Whoever takes it out again has ended it: its thread, or the timer, which calls once for all
+    of them.
     """
 
     def __init__(self) -> None:
@@ -42,6 +42,14 @@ class Waits(dict[object, tuple[float, Callable[[], object]]]):
         self.clear()
         self._shutting = threading.Lock()
         self.checks_at = math.inf
+
+    def begin(self, wait: object, seconds: float, shut: Callable[[], object]) -> None:
+        """Add a wait that must end in so many seconds."""
+        now = process.now()
+        until = now + seconds
+        self[wait] = until, shut
+        if not now < self.checks_at <= until:
+            self.check_at(until)
 
     def check_at(self, when: float) -> None:
         """Check at this moment, and then as long as waits are under way."""
@@ -113,11 +121,7 @@ class Bounded:
         if self._connection.dialect.is_async:
             self._handle = asyncio.get_running_loop().call_later(self._seconds, self._hang_up)
         else:
-            now = process.now()
-            until = now + self._seconds
-            waits[self] = until, partial(shut, self._connection, self._dialect)
-            if not now < waits.checks_at <= until:
-                waits.check_at(until)
+            waits.begin(self, self._seconds, partial(shut, self._connection, self._dialect))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -151,10 +155,8 @@ class GivenBack:
         return self._connection
 
     def __exit__(self, *_: object) -> None:
-        until = process.now() + self._dialect.refuses_within(self._seconds) + GRACE
-        waits[self] = until, partial(shut, self._connection, self._dialect)
-        if not process.now() < waits.checks_at <= until:
-            waits.check_at(until)
+        seconds = self._dialect.refuses_within(self._seconds) + GRACE
+        waits.begin(self, seconds, partial(shut, self._connection, self._dialect))
         _this_thread.gives_back = self
         try:
             self._connection.close()

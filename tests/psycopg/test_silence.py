@@ -52,12 +52,5 @@ def test_a_pool_that_checks_its_connections(way: Way) -> None:
     assert time.monotonic() - began < 15
     way.proxy.restore()
 
-    def serves() -> bool:
-        try:
-            way.side.call(guard.claim, MINE)
-        except GuardUnavailable:
-            return False
-        return True
-
-    wait_until(serves)
+    wait_until(lambda: way.serves(guard))
     assert pool.get_stats()["pool_size"] == 1

@@ -112,7 +112,7 @@ def test_a_login_that_drips(way: Way) -> None:
     for _ in range(MOST_OVERDUE):
         way.side.expect(GuardUnavailable, guard.claim, MINE)
     way.proxy.restore()
-    wait_until(lambda: serves(way, guard))
+    wait_until(lambda: way.serves(guard))
 
 
 @pytest.mark.thorough
@@ -123,7 +123,7 @@ def test_a_login_that_drips_to_a_guard_without_a_pool(way: Way) -> None:
     error = way.side.expect(GuardUnavailable, guard.claim, MINE)
     assert "within 1 s" in str(error)
     way.proxy.restore()
-    wait_until(lambda: serves(way, guard))
+    wait_until(lambda: way.serves(guard))
 
 
 class Hanging:
@@ -216,15 +216,6 @@ def test_an_error_of_a_signal_handler_while_a_call_waits(way: Way) -> None:
     wait_until(lambda: guard._engine.pool.checkedout() == 0)
 
 
-def serves(way: Way, guard: Any) -> bool:
-    """Claim. What was under way as the server came back may still have no answer."""
-    try:
-        way.side.call(guard.claim, MINE)
-    except GuardUnavailable:
-        return False
-    return True
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize("way", ways("psycopg", "pymysql", of=("psycopg", "pymysql")), indirect=True)
 @pytest.mark.parametrize("settings", [{}, {"pool_recycle": 0}, {"pool_pre_ping": True}], ids=["", "recycle", "ping"])
@@ -239,7 +230,7 @@ def test_retries_at_a_server_that_has_stopped(way: Way, settings: dict[str, Any]
             guard.claim(MINE)
         assert time.monotonic() - began < 30
     way.proxy.restore()
-    wait_until(lambda: serves(way, guard))
+    wait_until(lambda: way.serves(guard))
     assert guard.write(MINE, *way.statement(DONE, id=1)) == 1
 
 
@@ -259,7 +250,7 @@ def test_each_call_ends_at_a_server_that_has_stopped(way: Way) -> None:
     ]
     for use, *arguments in uses:
         way.proxy.restore()
-        wait_until(lambda: serves(way, guard))
+        wait_until(lambda: way.serves(guard))
         way.proxy.silence()
         way.side.expect(GuardUnavailable, use, *arguments)
 
@@ -349,7 +340,7 @@ def test_a_connection_that_is_tried_out_is_broken_off(way: Way, monkeypatch: pyt
     guard.claim(MINE)
     way.proxy.stall_connection_when(lambda _: True)
     way.side.expect(GuardUnavailable, guard.claim, MINE)
-    wait_until(lambda: serves(way, guard))
+    wait_until(lambda: way.serves(guard))
 
 
 @pytest.mark.thorough
@@ -400,6 +391,35 @@ def test_the_opening_of_a_file_is_not_cancelled(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.thorough
+def test_what_a_hook_tries_out_is_not_broken_off(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hook of a call asks the same engine, and is slow then: at the limit, another call has that connection."""
+    monkeypatch.setattr(transaction, "OPENING_SECONDS", 2 * TIMEOUT)
+    engine = create_engine(postgres_url, pool_size=2, pool_pre_ping=True)
+    guard, beside = SQLAlchemyGuard(engine, timeout=TIMEOUT), SQLAlchemyGuard(engine, timeout=LONG)
+    guard.create_tables()
+    with engine.connect(), engine.connect():
+        pass  # both are idle now
+    let_go, calls = threading.Event(), iter(range(1000))
+
+    def configure(*_: object) -> None:
+        if next(calls) == 0:
+            with engine.connect() as connection:
+                connection.execute(text("SELECT 1"))
+            let_go.wait(90)
+
+    event.listen(engine, "checkout", configure)
+    with pytest.raises(GuardUnavailable):
+        guard.mark(MINE.resource)
+    with beside.begin(MINE, claim=True) as connection:
+        time.sleep(2 * TIMEOUT)  # until the opening's limit is over
+        connection.execute(text("SELECT 1"))
+    let_go.set()
+    pool: Any = engine.pool
+    wait_until(lambda: pool.checkedout() == 0)
+    engine.dispose()
+
+
+@pytest.mark.thorough
 @pytest.mark.parametrize("way", ["psycopg-async"], indirect=True)
 def test_a_connection_that_is_given_up_leaves_its_number_to_nobody(way: Way) -> None:
     """psycopg has the loop watch the number of its socket. It was closed, and the next socket of the program had it:
@@ -423,7 +443,7 @@ def test_a_connection_that_is_given_up_leaves_its_number_to_nobody(way: Way) -> 
             await claim
 
     for _ in range(4):
-        wait_until(lambda: serves(way, guard))
+        wait_until(lambda: way.serves(guard))
         way.proxy.silence()
         way.side.call(story)
         way.proxy.restore()

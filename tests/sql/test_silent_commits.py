@@ -176,17 +176,8 @@ def ends(way: Way, use: str, part: bytes) -> BaseException | None:
     assert time.monotonic() - began < 60
     assert silence.fired
     way.proxy.restore()
-    wait_until(lambda: serves(way, guard))  # it has one connection
+    wait_until(lambda: way.serves(guard, NEWER))  # it has one connection
     return ended
-
-
-def serves(way: Way, guard: Any) -> bool:
-    """Claim. The session that was left may still have the mark."""
-    try:
-        way.side.call(guard.claim, NEWER)
-    except GuardUnavailable:
-        return False
-    return True
 
 
 @pytest.mark.thorough

@@ -110,7 +110,7 @@ def test_more_threads_than_connections(locks: LockDatabase) -> None:
     inside = threading.Lock()
 
     def work(_: int) -> None:
-        with coordinator.hold("one", timeout=60):
+        with coordinator.hold("one", timeout=20):
             assert inside.acquire(blocking=False)
             inside.release()
 

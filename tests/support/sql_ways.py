@@ -15,7 +15,7 @@ from sqlalchemy import Engine, create_engine, event, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from examples.servers import PostgresServer
-from fencing import Fence, OutcomeUnknown
+from fencing import Fence, GuardUnavailable, OutcomeUnknown
 from storage_guards import AsyncPsycopgGuard, AsyncSQLAlchemyGuard, PsycopgGuard, SQLAlchemyGuard
 from storage_guards.sql.outcome import FLOOR
 from tests.support.guarded_block import AsyncBlock, Row, SyncBlock
@@ -207,6 +207,14 @@ class Way:
     def new_engine(self, url: str | None = None, **settings: Any) -> Any:
         """An engine with the guard's driver, until the end of the test."""
         return self._new_engine(self._close_after_the_test, url, **settings)
+
+    def serves(self, guard: Any, fence: Fence = MINE) -> bool:
+        """Claim. What was under way as a server came back may still have no answer, or have the mark."""
+        try:
+            self.side.call(guard.claim, fence)
+        except GuardUnavailable:
+            return False
+        return True
 
     def new_checking_pool(self) -> Any:
         """A pool of psycopg's with one connection, which it tries out before it lends it, until the end of the test."""
