@@ -24,6 +24,7 @@ from sqlalchemy import Connection, Engine, event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool, QueuePool
 
+from fencing.kernel import process
 from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable
 from fencing.kernel.opening import BROKEN_OFF, Hanging, Late, Opener, Opening
 from fencing.kernel.retry import LEAST_SECONDS
@@ -216,9 +217,13 @@ class SQLAlchemyTransaction(GuardedTransaction[Marks]):
             self._bounded = Bounded(connection, dialect, seconds)
             self._bounded.__enter__()
             return
-        self._watched_seconds = dialect.refuses_within(seconds) + GRACE
+        # The same as Waits.begin, without a call: this is on the way of each write.
+        now, self._watched_seconds = process.now(), dialect.refuses_within(seconds) + GRACE
+        until = now + self._watched_seconds
         self._is_watched = True
-        waits.begin(self, self._watched_seconds, partial(shut, connection, dialect))
+        waits[self] = until, partial(shut, connection, dialect)
+        if not now < waits.checks_at <= until:
+            waits.check_at(until)
 
     def _end_watch(self, error: BaseException | None = None) -> None:
         if self._bounded is not None:
