@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, event
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.pool import NullPool, QueuePool
+from sqlalchemy.pool import NullPool, Pool, QueuePool
 
 from fencing.kernel import process
 from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable
@@ -310,7 +310,7 @@ class _Lender:
         self._opener = Opener(
             engine.url.render_as_string(hide_password=True),
             self._connect,
-            Connection.close,
+            partial(_give_back, self._engine),
             shares=False,
             hangs="in the wait for the pool, ",
         )
@@ -361,19 +361,20 @@ class _Lender:
         seconds = max(seconds, LEAST_CONNECT_SECONDS)
         began = time.monotonic()
         try:
-            connection = self._opener.open(seconds, max(seconds, OPENING_SECONDS))
+            connection, _ = self._opener.open(seconds, max(seconds, OPENING_SECONDS))
         except Late as error:
             raise NoConnection(engine, seconds, str(error) if isinstance(error, Hanging) else "") from error
         if waited is not None:
             waited(time.monotonic() - began)
         return connection
 
-    def _connect(self, opening: Opening[Connection]) -> Connection:
+    def _connect(self, opening: Opening[tuple[Connection, Pool]]) -> tuple[Connection, Pool]:
         engine = self._engine()
         if engine is None:
             raise ReferenceError("the engine is gone")
+        pool = engine.pool
         if self._opens_at_once:
-            return engine.connect()
+            return engine.connect(), pool
         sessions = SESSIONS[type(dialect_of(engine))]
         bounds = {"connect_timeout": math.ceil(opening.left)}
         with connecting(engine, bounds, lambda made: opening.breaks_off_by(partial(break_off, sessions, made))):
@@ -382,4 +383,13 @@ class _Lender:
             connection.invalidate()
             connection.close()
             raise Late(BROKEN_OFF)
-        return connection
+        return connection, pool
+
+
+def _give_back(user: weakref.ref[Engine], opened: tuple[Connection, Pool]) -> None:
+    """Give a connection that came too late to its pool. Close it if the engine was disposed of meanwhile."""
+    connection, pool = opened
+    connection.close()
+    engine = user()
+    if engine is None or engine.pool is not pool:  # nobody disposes of that one again
+        pool.dispose()

@@ -1040,6 +1040,13 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/sql/test_lending.py::test_hooks_may_ask_other_databases_and_the_same_one",),
     ),
     Mutant(
+        "a-late-connection-of-an-engine-that-was-disposed-of-stays-open",
+        "storage_guards/sqlalchemy/transaction.py",
+        "if engine is None or engine.pool is not pool:",
+        "if engine is None:",
+        ("tests/sql/test_lending.py::test_a_connection_that_comes_after_the_engine_was_disposed_of",),
+    ),
+    Mutant(
         "a-hook-of-the-users-catches-what-ends-it",
         "fencing/sql/connecting.py",
         "class MustConnect(BaseException):",

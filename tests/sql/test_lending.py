@@ -371,6 +371,26 @@ def test_an_opening_breaks_off_its_own_connection_alone(postgres_url: str, monke
     engine.dispose()
 
 
+@pytest.mark.thorough
+def test_a_connection_that_comes_after_the_engine_was_disposed_of(postgres_url: str) -> None:
+    """It went into a pool that nobody uses any more, and was left to the garbage collector, which warns."""
+    engine = create_engine(postgres_url)
+    guard = SQLAlchemyGuard(engine, timeout=TIMEOUT)
+    opened: list[Any] = []
+    let_go = threading.Event()
+
+    def configure(connection: Any, _: object) -> None:
+        opened.append(connection)
+        let_go.wait(90)
+
+    event.listen(engine, "connect", configure)
+    with pytest.raises(GuardUnavailable):
+        guard.mark(MINE.resource)
+    engine.dispose()
+    let_go.set()
+    wait_until(lambda: all(connection.closed for connection in opened))
+
+
 def test_the_opening_of_a_file_is_not_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """aiosqlite would lose the connection. It takes long only on a machine that is busy."""
     monkeypatch.setattr(transaction_async, "LEAST_CONNECT_SECONDS", 0.0)
