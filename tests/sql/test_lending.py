@@ -371,11 +371,13 @@ def test_an_opening_breaks_off_its_own_connection_alone(postgres_url: str, monke
     engine.dispose()
 
 
-@pytest.mark.thorough
-def test_a_connection_that_comes_after_the_engine_was_disposed_of(postgres_url: str) -> None:
+def test_a_connection_that_comes_after_the_engine_was_disposed_of(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It went into a pool that nobody uses any more, and was left to the garbage collector, which warns."""
+    monkeypatch.setattr(transaction, "LEAST_CONNECT_SECONDS", 0.01)
     engine = create_engine(postgres_url)
-    guard = SQLAlchemyGuard(engine, timeout=TIMEOUT)
+    guard = SQLAlchemyGuard(engine, timeout=0.01)
     opened: list[Any] = []
     let_go = threading.Event()
 
@@ -386,6 +388,7 @@ def test_a_connection_that_comes_after_the_engine_was_disposed_of(postgres_url: 
     event.listen(engine, "connect", configure)
     with pytest.raises(GuardUnavailable):
         guard.mark(MINE.resource)
+    wait_until(lambda: opened)
     engine.dispose()
     let_go.set()
     wait_until(lambda: all(connection.closed for connection in opened))
