@@ -146,3 +146,35 @@ class Turns:
         """Wake the thread whose turn it is now."""
         for turn in list(self.queue)[:1]:
             turn.set()
+
+
+class AsyncTurns:
+    """A lock for tasks, as :class:`Turns` is one for threads: first come, first served.
+
+    It is used in the same way, and stays with no task that was interrupted, as an ``asyncio.Lock`` can.
+    """
+
+    def __init__(self) -> None:
+        self.queue: dict[asyncio.Event, None] = {}  # the first one has the turn
+
+    async def take(self, turn: asyncio.Event, seconds: float) -> bool:
+        """Wait for the turn, at most ``seconds``. Return whether it came."""
+        self.queue[turn] = None
+        deadline = time.monotonic() + seconds
+        while next(iter(self.queue)) is not turn:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            try:
+                async with asyncio.timeout(min(left, LOST_WAKE_SECONDS)) as limit:  # wait_for can swallow a cancel()
+                    await turn.wait()
+            except TimeoutError:
+                if not limit.expired():
+                    raise
+            turn.clear()
+        return True
+
+    def wake_first(self) -> None:
+        """Wake the task whose turn it is now."""
+        for turn in list(self.queue)[:1]:
+            turn.set()

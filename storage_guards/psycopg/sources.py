@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import math
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
@@ -19,7 +18,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from fencing.kernel.effects import background
 from fencing.kernel.errors import GuardUnavailable
 from fencing.kernel.opening import Late, Opener, Opening
-from fencing.kernel.waking import LOST_WAKE_SECONDS, Turns, Wake
+from fencing.kernel.waking import AsyncTurns, Turns, Wake
 from storage_guards.bounds import LEAST_CONNECT_SECONDS
 from storage_guards.psycopg.wire import hang_up, is_idle
 
@@ -391,102 +390,61 @@ def _no_connection(seconds: float, reason: str = "") -> psycopg.OperationalError
     return psycopg.errors.ConnectionTimeout(f"no connection within {seconds:.3g} s{reason and f': {reason}'}")
 
 
-class _SingleConnection(Lent):
-    """The guard's only connection, for one operation after the other."""
+class _InTurn:
+    """The guard's only connection, for one operation after the other.
 
-    def __init__(self, connection: Connection[Any], turns: Turns, seconds: float) -> None:
-        super().__init__(seconds)
-        self._only = connection
-        self._turns, self._turn = turns, Wake()
+    A pool of one would not do. What it lends may be in the frames of an interruption's traceback. Where one connection
+    is all there is, a retry would wait for it as long as that exception lives.
+    """
 
-    def _take(self) -> Connection[Any]:
-        if not self._turns.take(self._turn, self._seconds):
-            raise _busy(self._seconds)
-        _require_alive(self._only)
-        return self._only
+    _turn: Any
 
-    def _return(self, connection: Connection[Any]) -> None:
+    def __init__(self, connection: Any, turns: Any, seconds: float) -> None:
+        self._only, self._turns, self._seconds = connection, turns, seconds
+
+    def _return(self, connection: Any) -> None:
         self._give_up()
 
     def _give_up(self) -> None:
         self._turns.queue.pop(self._turn, None)
         self._turns.wake_first()
+
+    def _when(self, is_mine: bool) -> Any:
+        if not is_mine:
+            raise GuardUnavailable(
+                f"the guard's only connection was in use for {self._seconds:.3g} s; nothing was written, retry, or "
+                "give it a pool"
+            )
+        if self._only.closed:
+            raise GuardUnavailable(
+                "the guard's only connection is closed; nothing was written. Make a new guard, or give it a pool, "
+                "which replaces closed connections"
+            )
+        return self._only
 
     def __del__(self) -> None:
         with suppress(AttributeError):  # __init__ was interrupted
             self._turns.queue.pop(self._turn, None)  # every method was interrupted, too
 
 
-class _AsyncSingleConnection(AsyncLent):
-    """The guard's only connection, for one operation after the other."""
+class _SingleConnection(_InTurn, Lent):
+    def __init__(self, connection: Connection[Any], turns: Turns, seconds: float) -> None:
+        super().__init__(connection, turns, seconds)
+        self._turn = Wake()
 
+    def _take(self) -> Connection[Any]:
+        connection: Connection[Any] = self._when(self._turns.take(self._turn, self._seconds))
+        return connection
+
+
+class _AsyncSingleConnection(_InTurn, AsyncLent):
     def __init__(self, connection: AsyncConnection[Any], turns: AsyncTurns, seconds: float) -> None:
-        super().__init__(seconds)
-        self._only = connection
-        self._turns, self._turn = turns, asyncio.Event()
+        super().__init__(connection, turns, seconds)
+        self._turn = asyncio.Event()
 
     async def _take(self) -> AsyncConnection[Any]:
-        if not await self._turns.take(self._turn, self._seconds):
-            raise _busy(self._seconds)
-        _require_alive(self._only)
-        return self._only
-
-    def _return(self, connection: AsyncConnection[Any]) -> None:
-        self._give_up()
-
-    def _give_up(self) -> None:
-        self._turns.queue.pop(self._turn, None)
-        self._turns.wake_first()
-
-    def __del__(self) -> None:
-        with suppress(AttributeError):  # see _SingleConnection
-            self._turns.queue.pop(self._turn, None)
-
-
-class AsyncTurns:
-    """A lock for tasks, as :class:`~fencing.kernel.waking.Turns` is one for threads: first come, first served.
-
-    It is used in the same way, and stays with no task that was interrupted, as an ``asyncio.Lock`` can.
-    """
-
-    def __init__(self) -> None:
-        self.queue: dict[asyncio.Event, None] = {}  # the first one has the turn
-
-    async def take(self, turn: asyncio.Event, seconds: float) -> bool:
-        """Wait for the turn, at most ``seconds``. Return whether it came."""
-        self.queue[turn] = None
-        deadline = time.monotonic() + seconds
-        while next(iter(self.queue)) is not turn:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return False
-            try:
-                async with asyncio.timeout(min(left, LOST_WAKE_SECONDS)) as limit:  # wait_for can swallow a cancel()
-                    await turn.wait()
-            except TimeoutError:
-                if not limit.expired():
-                    raise
-            turn.clear()
-        return True
-
-    def wake_first(self) -> None:
-        """Wake the task whose turn it is now."""
-        for turn in list(self.queue)[:1]:
-            turn.set()
-
-
-def _require_alive(connection: Any) -> None:
-    if connection.closed:
-        raise GuardUnavailable(
-            "the guard's only connection is closed; nothing was written. Make a new guard, or give it a pool, which "
-            "replaces closed connections"
-        )
-
-
-def _busy(seconds: float) -> GuardUnavailable:
-    return GuardUnavailable(
-        f"the guard's only connection was in use for {seconds:.3g} s; nothing was written, retry, or give it a pool"
-    )
+        connection: AsyncConnection[Any] = self._when(await self._turns.take(self._turn, self._seconds))
+        return connection
 
 
 def address_of(source: object) -> str:

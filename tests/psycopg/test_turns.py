@@ -13,8 +13,8 @@ import pytest
 from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolTimeout
 
 from fencing import Fence, GuardUnavailable, OutcomeUnknown
+from fencing.kernel.waking import AsyncTurns
 from storage_guards import AsyncPsycopgGuard, PsycopgGuard
-from storage_guards.psycopg.sources import AsyncTurns
 from tests.support.interruptions import Interruption, SoftTimeLimit
 from tests.support.psycopg_database import ADD, dsn_of
 
