@@ -26,13 +26,14 @@
 #   make node                 for the tests (needs npm): Azurite (Azure's Blob Storage) and s3rver (an S3 that ignores
 #                             conditions), into .node
 #   make thorough-mysql       the thorough tests of MariaDB on a MySQL; Debian's, unpacked into .mysql (needs apt): 270 MB
+#   make thorough-mysql-lts   the same on MySQL 8.4; Ubuntu's, unpacked into .mysql-lts: 190 MB
 #   make clean                remove all that make made
 #   make PYTHON=python3.12 test    with another Python
 
 .POSIX:
 .PHONY: demo demos demo-object-upload demo-failover demo-http-service \
 	demo-wrong-locks demo-network-delay demo-slow-work demo-hot-standby demo-clock-jump demo-redlock \
-	test near thorough thorough-mysql stress torture redlock explore mutants bench check faces wheel node clean help
+	test near thorough thorough-mysql thorough-mysql-lts stress torture redlock explore mutants bench check faces wheel node clean help
 
 BIN = .venv/bin
 # Progress on a terminal, silence in a log.
@@ -83,13 +84,13 @@ near: .venv/.dev
 thorough: .venv/.dev
 	@$(PYTEST) $(SPREAD) --thorough $(ARGS)
 
-thorough-mysql: .venv/.dev .mysql/.installed
-	@PATH="$(CURDIR)/.mysql/bin:$$PATH" $(BIN)/python -m tests.support.servers.mysql \
+thorough-mysql thorough-mysql-lts: thorough-%: .venv/.dev .%/.installed
+	@PATH="$(CURDIR)/.$*/bin:$$PATH" $(BIN)/python -m tests.support.servers.mysql \
 		env $(PYTEST) $(SPREAD) --thorough -k "mysql or mariadb" tests/sql tests/sql_locks $(ARGS)
 
-.mysql/.installed:
-	@echo "Unpacking a MySQL into .mysql, a minute or two, once."
-	@.ci/install-mysql .mysql
+.mysql/.installed .mysql-lts/.installed:
+	@echo "Unpacking a MySQL into $(@D), a minute or two, once."
+	@.ci/install-mysql $(@D) $(if $(findstring lts,$@),LTS)
 	@touch $@
 
 stress: .venv/.dev
