@@ -194,7 +194,9 @@ class AsyncFencedLock:
                 whoever holds the lock.
 
         Returns:
-            What was done; None: the grant with this number does not hold the lock, and nothing was done.
+            What was done; None: the grant with this number does not hold the lock, and nothing was done. A lock that is
+            free counts so only without guards. With them, that grant's holder is shut out all the same: an earlier
+            attempt may have freed the lock, and got no further.
 
         Raises:
             CoordinatorUnavailable: no answer, or the lock keeps changing hands. Repeat it.

@@ -472,7 +472,8 @@ def force_release(
     Each request names the holder that was read before, so that a late one takes the lock from nobody else.
 
     Args:
-        number: only from the grant with this number. The result is None if it does not hold the lock.
+        number: only from the grant with this number. The result is None if another one holds the lock. If it is free,
+            that grant is still shut out at the guards: an earlier attempt may have freed the lock, and got no further.
     """
     taking = Taking()
     try:
@@ -489,9 +490,12 @@ def force_release(
     except GeneratorExit:
         taking.abandon(backend, resource, settings)
         raise
-    except BaseException:
+    except BaseException as error:
         if taking.may_hold:
             yield Shielded(give_back(backend, resource, taking, settings))
+        if isinstance(error, GuardUnavailable):
+            text = f"{error}; the lock is free, but its former holder may still write: force the release again"
+            raise GuardUnavailable(text, resource=error.resource) from error
         raise
 
 
@@ -503,7 +507,7 @@ def _plan_force(
     reply: Grant | Taken | Undecided | None
     for tries in itertools.count(1):
         former = yield from backend.plan_holder(resource, settings, deadline=deadline)
-        if number is not None and (former is None or former.number != number):
+        if number is not None and (not settings.guards if former is None else former.number != number):
             return None, former
         taking.token = token = new_token()
         try:

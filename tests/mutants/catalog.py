@@ -1040,6 +1040,15 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/sql/test_lending.py::test_hooks_may_ask_other_databases_and_the_same_one",),
     ),
     Mutant(
+        "a-forced-release-that-is-repeated-shuts-nobody-out",
+        "fencing/locks/plans.py",
+        "(not settings.guards if former is None else former.number != number)",
+        "(former is None or former.number != number)",
+        (
+            "tests/locks/test_forced_release.py::test_the_error_of_a_guard_says_to_repeat_it_and_that_shuts_the_holder_out",
+        ),
+    ),
+    Mutant(
         "a-late-connection-of-an-engine-that-was-disposed-of-stays-open",
         "storage_guards/sqlalchemy/transaction.py",
         "if engine is None or engine.pool is not pool:",
