@@ -218,9 +218,13 @@ def test_a_standby_that_is_gone() -> None:
         with server.connect() as admin:
             admin.execute("ALTER SYSTEM SET synchronous_standby_names = 'gone'")
             admin.execute("SELECT pg_reload_conf()")
-            with pytest.raises(OutcomeUnknown) as caught:
-                for id_ in range(1000):  # the server's other processes read the setting a moment later
+
+            def write_until_it_waits() -> None:  # the server's other processes read the setting a moment later
+                for id_ in range(1000):
                     guard.write(MINE, text(DONE), {"id": id_})
+
+            with pytest.raises(OutcomeUnknown) as caught:
+                write_until_it_waits()
             admin.execute("ALTER SYSTEM RESET synchronous_standby_names")
             admin.execute("SELECT pg_reload_conf()")
         assert guard.landed(caught.value, timeout=TIMEOUT) is True
