@@ -76,7 +76,7 @@ class NotAcquired(FencingError):
         if held_by_this is not None:
             text = (
                 f"{resource!r} is held by this very {held_by_this}, in a block around this one; it was not acquired "
-                f"within {waited:.2f} s; pass the lease on, or use lock.reentrant()"
+                f"within {waited:.2f} s; pass the lease on, or use lock.reentrant() for both blocks"
             )
         elif reason == "held":
             holder = owner or "an unknown holder (another library's lock, or other data under that name?)"

@@ -147,10 +147,9 @@ class Block:
         lock, lease, inside = self._lock, outer._lease.newest, outer._inside
         if not lock._is_reentrant or inside is None:
             if self._timeout is None and lease.keeps_lock:
-                both = ", for both blocks" if lock._is_reentrant else ""
                 raise RuntimeError(
                     f"this {self._waiter} holds {lock.resource!r} already, in a block around this one, and would wait "
-                    f"for itself for ever; pass the lease on, or use lock.reentrant(){both}"
+                    f"for itself for ever; pass the lease on, or use lock.reentrant() for both blocks"
                 )
             return None
         check_timeout(self._timeout)

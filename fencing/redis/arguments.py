@@ -5,6 +5,8 @@ from __future__ import annotations
 import redis
 import redis.asyncio
 
+from fencing.redis.connection_factory import PIPELINES
+
 
 def check_replicas(replicas: object, client: object) -> int:
     """Return ``replicas`` if it is a number that the client's service can wait for; raise otherwise."""
@@ -19,9 +21,11 @@ def check_replicas(replicas: object, client: object) -> int:
 
 def check_client(client: object, wanted: tuple[type, type], coordinator: str) -> None:
     """Raise TypeError, with what to do instead, if a coordinator does not take this client."""
-    if isinstance(client, wanted):
+    if isinstance(client, wanted) and not isinstance(client, PIPELINES):
         return
-    if isinstance(client, (redis.asyncio.Redis, redis.asyncio.RedisCluster)):
+    if isinstance(client, PIPELINES):
+        hint = "; pass the client that made the pipeline"
+    elif isinstance(client, (redis.asyncio.Redis, redis.asyncio.RedisCluster)):
         hint = "; for asyncio use AsyncRedisCoordinator or AsyncFencedLock"
     elif isinstance(client, (redis.Redis, redis.RedisCluster)):
         hint = "; for threads use RedisCoordinator or FencedLock"

@@ -47,6 +47,14 @@ from fencing.redis.sentinel import Address, NamedPrimary, NoPrimary, NoService, 
 
 logger = logging.getLogger("fencing")
 
+PIPELINES = (
+    redis.client.Pipeline,
+    redis.asyncio.client.Pipeline,
+    redis.cluster.ClusterPipeline,
+    redis.asyncio.cluster.ClusterPipeline,
+)
+"""What collects commands. Most of them are subclasses of clients."""
+
 ASK_INFO = b"*1\r\n" + bulks(("INFO",))
 """The question for the server's role and its policy of eviction, packed. Before 7.0 it cannot name two sections."""
 

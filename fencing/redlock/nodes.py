@@ -12,7 +12,7 @@ from typing import Any
 from fencing.kernel.errors import CoordinatorUnavailable
 from fencing.kernel.process import after_fork
 from fencing.redis.calls import plain_command
-from fencing.redis.connection_factory import ConnectionFactory
+from fencing.redis.connection_factory import PIPELINES, ConnectionFactory
 from fencing.redis.quirks import sentinel_service
 from fencing.redis.resp import bulk, bulks
 from fencing.redis.scripts import RELEASE, RELEASE_SEVERAL
@@ -178,7 +178,7 @@ def check_clients(clients: Any, wanted: Any, coordinator: str) -> list[Any]:
         kind = type(client).__name__
         if "Cluster" in kind:
             raise TypeError(f"client {number} is of a Redis Cluster; each node must be a single server, a {name}")
-        if not isinstance(client, wanted):
+        if not isinstance(client, wanted) or isinstance(client, PIPELINES):
             hint = _hint_for(client, coordinator)
             raise TypeError(f"client {number} must be a {name}, not {type(client).__module__}.{kind}{hint}")
         if sentinel_service(client.connection_pool):
@@ -190,6 +190,8 @@ def check_clients(clients: Any, wanted: Any, coordinator: str) -> list[Any]:
 
 
 def _hint_for(client: Any, coordinator: str) -> str:
+    if isinstance(client, PIPELINES):
+        return "; pass the client that made the pipeline"
     if isinstance(client, str):
         return "; make it with from_url()"
     if type(client).__name__ == "Redis":  # of the other redis-py

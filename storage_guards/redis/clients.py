@@ -11,24 +11,21 @@ from fencing.redis.client import Connections
 from fencing.redis.client_async import AsyncConnections
 from fencing.redis.cluster.client import ClusterConnections
 from fencing.redis.cluster.client_async import AsyncClusterConnections
+from fencing.redis.connection_factory import PIPELINES
 
 CLUSTERS = (redis.RedisCluster, redis.asyncio.RedisCluster)
-_PIPELINES = (
-    redis.client.Pipeline,
-    redis.asyncio.client.Pipeline,
-    redis.cluster.ClusterPipeline,
-    redis.asyncio.cluster.ClusterPipeline,
-)
 
 
 def check_client(client: object, *, asynchronous: bool) -> None:
     """Raise TypeError if ``client`` is no client of redis-py of the wanted kind."""
     wanted = (redis.asyncio.Redis, redis.asyncio.RedisCluster) if asynchronous else (redis.Redis, redis.RedisCluster)
-    if isinstance(client, wanted) and not isinstance(client, _PIPELINES):
+    if isinstance(client, wanted) and not isinstance(client, PIPELINES):
         return
     guard, name = ("AsyncRedisGuard", "redis.asyncio.Redis") if asynchronous else ("RedisGuard", "redis.Redis")
     hint = ""
-    if isinstance(client, (redis.asyncio.Redis, redis.asyncio.RedisCluster)):
+    if isinstance(client, PIPELINES):
+        hint = "; pass the client that made the pipeline"
+    elif isinstance(client, (redis.asyncio.Redis, redis.asyncio.RedisCluster)):
         hint = "; for asyncio use AsyncRedisGuard"
     elif isinstance(client, (redis.Redis, redis.RedisCluster)):
         hint = "; for threads use RedisGuard"

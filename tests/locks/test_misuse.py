@@ -20,6 +20,7 @@ from fencing import (
     LeaseLost,
     MemoryCoordinator,
     RedisCoordinator,
+    RedlockCoordinator,
 )
 from fencing.kernel.effects import Claim, run
 from fencing.testing import ManualClock
@@ -138,6 +139,9 @@ def test_clients_of_the_wrong_kind() -> None:
     assert_refused(TypeError, "write create_async_engine(...)", AsyncSQLCoordinator, "sqlite:///locks.db")
     assert_refused(TypeError, "make a RedlockCoordinator first", FencedLock, [CLIENT, CLIENT, CLIENT], "r")
     assert_refused(TypeError, "takes a redis.Redis or a redis.RedisCluster, not", RedisCoordinator, None)
+    assert_refused(TypeError, "pass the client that made the pipeline", RedisCoordinator, CLIENT.pipeline())
+    assert_refused(TypeError, "pass the client that made the pipeline", AsyncRedisCoordinator, ASYNC_CLIENT.pipeline())
+    assert_refused(TypeError, "pass the client that made", RedlockCoordinator, [CLIENT, CLIENT, CLIENT.pipeline()])
     assert_refused(
         TypeError,
         "such as a redis.Redis or an engine of SQLAlchemy, or a coordinator, not NoneType",

@@ -152,7 +152,9 @@ ROOMS = {
     "storage_guards.psycopg": Room((KERNEL, "fencing.sql.errors", *SHARED, "storage_guards.sql"), ("psycopg",)),
     "storage_guards.objects": Room((KERNEL, *SHARED), ("obstore",)),
     "storage_guards.redis": Room((*REDIS_CLIENT, *SHARED), ("redis",)),
-    "storage_guards.redis.clients": Room(REDIS_CONNECTIONS, ("redis",)),  # no second client of a Cluster
+    "storage_guards.redis.clients": Room(
+        (*REDIS_CONNECTIONS, "fencing.redis.connection_factory"), ("redis",)
+    ),  # no second client of a Cluster
     "storage_guards.files": Room((KERNEL, *SHARED)),
     "storage_guards.http": Room((KERNEL,)),
     **dict.fromkeys(HTTP_CLIENT, Room((KERNEL, "storage_guards.bounds", "storage_guards.http"), ("httpx2",))),
