@@ -193,7 +193,7 @@ class PostgreSQL(Dialect):
         if not hasattr(driver_connection, "pgconn"):  # asyncpg
             driver_connection.terminate()
         elif not driver_connection.closed:
-            shut_down(driver_connection.pgconn.socket)
+            shut_down(lambda: driver_connection.pgconn.socket)
 
     def close_socket(self, driver_connection: Any) -> None:
         """Close the socket at once."""

@@ -90,7 +90,7 @@ class _PostgreSQLSessions(_ServerSessions):
         return {"connect_timeout": math.ceil(seconds)}  # psycopg takes 1 for 2
 
     def break_off(self, driver_connection: Any) -> None:
-        shut_down(driver_connection.pgconn.socket)
+        shut_down(lambda: driver_connection.pgconn.socket)
 
     def let_in(self, driver_connection: Any) -> None:
         """psycopg waits in C, and every 0.1 s asks its generators to go on. Theirs pass it on by ``yield from``, and

@@ -268,7 +268,7 @@ def hang_up(connection: AnyConnection) -> None:
 def shut(connection: AnyConnection) -> None:
     """End what waits on the connection, without a message to the server. The connection is broken then."""
     if not connection.closed:
-        shut_down(connection.pgconn.socket)
+        shut_down(lambda: connection.pgconn.socket)
 
 
 def first_row(result: PGresult) -> Row | None:

@@ -1049,6 +1049,13 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
     ),
     Mutant(
+        "a-socket-that-has-got-the-number-meanwhile-is-shut",
+        "fencing/kernel/sockets.py",
+        "if number() == asked:",
+        "if asked:",
+        ("tests/kernel/test_sockets.py::test_a_socket_that_has_got_the_number_meanwhile_is_not_shut",),
+    ),
+    Mutant(
         "a-late-connection-of-an-engine-that-was-disposed-of-stays-open",
         "storage_guards/sqlalchemy/transaction.py",
         "if engine is None or engine.pool is not pool:",
