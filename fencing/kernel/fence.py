@@ -111,13 +111,19 @@ def _shown(text: str) -> str:
     return repr(text if len(text) <= 80 else text[:77] + "...")
 
 
-@dataclass(frozen=True, slots=True)
+def _hinted(token: str) -> str:
+    """Return a token for a log, whose reader must not be able to use it: its beginning, to tell two apart."""
+    return f"'{token[:4]}...'"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class Fence:
     """The identity of one grant. Its holder may write until a newer fence is claimed at the storage.
 
     ``str(fence)`` is printable ASCII without quotes, spaces or backslashes. It fits headers, job payloads and
-    environment variables, and :meth:`parse` reads it back. A fence is not a secret: it stops late writers, not
-    attackers that make up fences.
+    environment variables, and :meth:`parse` reads it back. It is for handing the fence over: whoever has it can adopt the
+    lock. ``repr(fence)`` is for logs, and shows the token's beginning alone. A fence stops late writers, not attackers
+    that make up fences.
 
     Args:
         resource: the name of what is protected; 1 to 512 bytes of UTF-8, not beginning with ``fencing:``.
@@ -136,6 +142,9 @@ class Fence:
         check_resource(self.resource)
         check_number(self.number)
         check_token(self.token)
+
+    def __repr__(self) -> str:
+        return f"Fence(resource={self.resource!r}, number={self.number}, token={_hinted(self.token)})"
 
     def __str__(self) -> str:
         return f"{self.number}.{self.token}.{quote(self.resource, safe=_SAFE_IN_TEXT)}"
@@ -182,7 +191,7 @@ def granted_fence(resource: str, number: int, token: str) -> Fence:
     return fence
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Mark:
     """The newest fence that a storage has admitted for a resource.
 
@@ -203,6 +212,9 @@ class Mark:
             raise TypeError(f"a mark's seq must be an int, not {type(self.seq).__name__}")
         if not 0 <= self.seq <= MAX_SEQ:
             raise ValueError(f"a mark's seq must be between 0 and 2^63-1, not {self.seq}")
+
+    def __repr__(self) -> str:
+        return f"Mark(number={self.number}, token={_hinted(self.token)}, seq={self.seq})"
 
     def is_of(self, fence: Fence) -> bool:
         """Return whether this fence was the last one admitted: same number, same token."""

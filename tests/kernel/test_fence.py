@@ -230,3 +230,11 @@ def test_several_fences_come_in_the_order_of_their_resources() -> None:
         sorted_fences([one, Fence("a", 2, B)])
     with pytest.raises(TypeError, match="at least one"):
         sorted_fences([])
+
+
+def test_a_log_does_not_show_what_adopts_a_lock() -> None:
+    fence = Fence("orders:1", 5, "abcdefghijklmnopqrstuv")
+    assert repr(fence) == "Fence(resource='orders:1', number=5, token='abcd...')"
+    assert repr(Mark(5, fence.token, 2)) == "Mark(number=5, token='abcd...', seq=2)"
+    assert fence.token in str(fence)
+    assert fence.token not in repr([fence, Mark(5, fence.token)])
