@@ -4,6 +4,8 @@ A guarded block that asks its guard for a second transaction of the same fence w
 for the first, and the first for the second, until one of them runs out of time.
 
 Not noticed are the block of another guard object, and the block of another fence of the same name.
+
+A fork copies an open transaction. Were the child to end its block, its COMMIT or ROLLBACK would end the parent's.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from contextvars import ContextVar
 from typing import NamedTuple, Protocol
 
 from fencing.kernel.fence import Fence
-from fencing.kernel.process import current_owner
+from fencing.kernel.process import after_fork, current_owner
 
 
 class Holder(Protocol):
@@ -25,6 +27,9 @@ class Holder(Protocol):
 
     def is_over(self) -> bool:
         """Return whether it no longer holds the marks. Hooks may run before its context is left."""
+
+    def leave_to_parent(self) -> None:
+        """End this child process's copy, without a message to the storage."""
 
 
 class _OpenTransaction(NamedTuple):
@@ -78,3 +83,13 @@ def _still_open() -> list[_OpenTransaction]:
         if not (holder is None or holder.is_left or holder.is_over()):
             found.append(each)
     return found
+
+
+def _in_child() -> None:
+    for each in _still_open():
+        holder = each.holder()
+        if holder is not None:
+            holder.leave_to_parent()
+
+
+after_fork(_in_child)

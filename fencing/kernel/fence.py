@@ -121,9 +121,9 @@ class Fence:
     """The identity of one grant. Its holder may write until a newer fence is claimed at the storage.
 
     ``str(fence)`` is printable ASCII without quotes, spaces or backslashes. It fits headers, job payloads and
-    environment variables, and :meth:`parse` reads it back. It is for handing the fence over: whoever has it can adopt the
-    lock. ``repr(fence)`` is for logs, and shows the token's beginning alone. A fence stops late writers, not attackers
-    that make up fences.
+    environment variables, and :meth:`parse` reads it back. It is for handing the fence over: whoever has it can adopt
+    the lock. ``repr(fence)`` is for logs, and shows the token's beginning alone. A fence stops late writers, not
+    attackers that make up fences.
 
     Args:
         resource: the name of what is protected; 1 to 512 bytes of UTF-8, not beginning with ``fencing:``.

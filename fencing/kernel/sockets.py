@@ -1,4 +1,4 @@
-"""Sockets that other code waits on."""
+"""Sockets that other code has: another thread, a task, or the parent process."""
 
 from __future__ import annotations
 
@@ -18,3 +18,11 @@ def shut_down(number: Callable[[], int]) -> None:
     with suppress(Exception), socket.socket(fileno=os.dup(asked := number())) as copy:  # it may be closed already
         if number() == asked:
             copy.shutdown(socket.SHUT_RDWR)
+
+
+def leave_to_parent(number: int) -> None:
+    """Replace a forked child's copy of a socket by a dead one: the child sends nothing on it. The parent's stays."""
+    dead, peer = socket.socketpair()
+    with dead:
+        peer.close()
+        os.dup2(dead.fileno(), number, inheritable=False)

@@ -24,18 +24,34 @@ logger = logging.getLogger("fencing")
 T = TypeVar("T")
 
 
+START_SECONDS = 5.0
+"""How long a thread may take to begin. One that is not there then is taken for dead."""
+
+
+class _Started(SafeEvent):
+    """Says that a thread has begun. What another thread throws into its starter can end it before that: as it is made,
+    it has its starter's number (seen in CPython 3.11)."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the thread has begun."""
+        if not super().wait(START_SECONDS if timeout is None else timeout):
+            raise RuntimeError(f"a new thread did not begin within {START_SECONDS:g} s")
+        return True
+
+
 class DaemonThread(threading.Thread):
     """A daemon thread whose start can be interrupted: the thread then runs, or it does not, but it never hangs."""
 
     def __init__(self, target: Callable[..., object], name: str, *args: object) -> None:
         super().__init__(target=target, name=name, args=args, daemon=True)
-        quirks.wait_for_start_with(self, SafeEvent())
+        quirks.wait_for_start_with(self, _Started())
 
     def start(self) -> None:
         """Start the thread.
 
         Raises:
-            RuntimeError: the interpreter is ending, so the thread would not run. Python 3.12 checks that itself.
+            RuntimeError: the interpreter is ending, so the thread would not run. Python 3.12 checks that itself. Or the
+                thread did not begin; if it does later, it runs all the same.
         """
         if sys.is_finalizing():
             raise RuntimeError(quirks.SHUTDOWN)

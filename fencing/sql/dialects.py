@@ -133,6 +133,10 @@ class Dialect(ABC):
     def close_socket(self, driver_connection: Any) -> None:
         """Close the socket at once. No thread or task may wait on it."""
 
+    def socket_number(self, driver_connection: Any) -> int | None:
+        """Return the number of the connection's socket; None: it has none."""
+        return None
+
     @abstractmethod
     def _kind(self, connection: Connection) -> str: ...
 
@@ -202,6 +206,12 @@ class PostgreSQL(Dialect):
         else:
             driver_connection.terminate()
 
+    def socket_number(self, driver_connection: Any) -> int | None:
+        """Return the number of the connection's socket."""
+        if hasattr(driver_connection, "pgconn"):  # psycopg
+            return int(driver_connection.pgconn.socket)
+        return int(driver_connection._transport.get_extra_info("socket").fileno())  # asyncpg 0.30 to 0.32
+
     def _kind(self, connection: Connection) -> str:
         return "PostgreSQL"
 
@@ -259,6 +269,12 @@ class MySQL(Dialect):
             driver_connection.close()
         else:
             writer.transport.abort()
+
+    def socket_number(self, driver_connection: Any) -> int | None:
+        """Return the number of the connection's socket."""
+        writer = getattr(driver_connection, "_writer", None)
+        sock = driver_connection._sock if writer is None else writer.transport.get_extra_info("socket")
+        return int(sock.fileno())
 
     def _kind(self, connection: Connection) -> str:
         return "MariaDB" if self.is_mariadb(connection) else "MySQL"

@@ -117,6 +117,10 @@ class Place(Opened):
         """Return whether it is not locked: not yet, or not any more."""
         return length_hint(self._to_unlock) == 0
 
+    def leave_to_parent(self) -> None:
+        """Close this child process's copy."""
+        self.close_copy()
+
     @property
     def inside(self) -> Path:
         """The path of this very folder, also if another one has its name meanwhile. See proc(5), /proc/self/fd."""

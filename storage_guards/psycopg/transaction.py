@@ -109,6 +109,7 @@ class PsycopgTransaction(GuardedTransaction[MarkAccess]):
 
     def plan_commit(self, connection: AnyConnection) -> PQGen[None]:
         """Commit, if this still is the checked transaction."""
+        self.require_own()
         if not is_open(connection):
             self.refuse(_ENDED_INSIDE)
         if has_unread(connection):  # perhaps the end of the session: ask, before COMMIT is sent
@@ -129,6 +130,9 @@ class PsycopgTransaction(GuardedTransaction[MarkAccess]):
         if results[-1].command_status != b"COMMIT":
             self.refuse(_ENDED_INSIDE)
         self.note_commit()
+
+    def _socket_number(self) -> int | None:
+        return None if self._connection is None else self._connection.pgconn.socket
 
     def _commit_was_refused(self, error: BaseException) -> bool:
         return commit_was_refused(error, closed=self._connection is None or self._connection.closed)

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Generic, NoReturn, Self, TypeVar
 
 from fencing.kernel.admission import as_fence
-from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable, OutcomeUnknown
+from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable, LeaseLost, OutcomeUnknown
 from fencing.kernel.fence import Fence, HasFence
 from fencing.kernel.interruptions import interruption_in
+from fencing.kernel.sockets import leave_to_parent
 from storage_guards.continuity import Acknowledged, Continuity, check
 from storage_guards.nesting import note_open, refuse_nested
 from storage_guards.sql.errors import ErrorContext
@@ -71,6 +73,8 @@ class GuardedTransaction(ABC, Generic[M]):
     """The error that says already what became of the transaction."""
     is_left = False
     """Its context was left."""
+    _is_parents = False
+    """A fork has copied it into this process."""
 
     files: Mapping[str, object] | None = None
     """The files of a database that is no server, by their paths: see ``continuity.py``."""
@@ -251,6 +255,23 @@ class GuardedTransaction(ABC, Generic[M]):
     def is_over(self) -> bool:
         """Return whether it no longer holds the marks. Hooks may run before its context is left."""
         return self.is_left
+
+    def leave_to_parent(self) -> None:
+        """End this child process's copy. What a socket of its connection is sent from here on goes nowhere."""
+        self._is_parents = True
+        with suppress(Exception):  # it is broken already
+            number = self._socket_number()
+            if number is not None:
+                leave_to_parent(number)
+
+    def require_own(self) -> None:
+        """Raise LeaseLost in a forked child: only the parent ends its transaction."""
+        if self._is_parents:
+            raise LeaseLost(fence=self.fences[0], reason="forked")
+
+    @abstractmethod
+    def _socket_number(self) -> int | None:
+        """Return the number of the connection's socket; None: there is none."""
 
     @abstractmethod
     def _commit_was_refused(self, error: BaseException) -> bool:

@@ -180,6 +180,7 @@ class SQLAlchemyTransaction(GuardedTransaction[Marks]):
 
         Raise GuardNotEnforceable where this is no longer the checked transaction.
         """
+        self.require_own()
         if not connection.in_transaction():
             raise GuardNotEnforceable(_ENDED_BY_SQLALCHEMY)
         if not self.caller_block and self._marks.is_sound(connection):
@@ -278,6 +279,11 @@ class SQLAlchemyTransaction(GuardedTransaction[Marks]):
             if not transaction_is_gone(error):
                 raise
             return False
+
+    def _socket_number(self) -> int | None:
+        if self._connection is None:
+            return None
+        return self._marks.dialect.socket_number(self._connection.connection.driver_connection)
 
     def _commit_was_refused(self, error: BaseException) -> bool:
         return commit_was_refused(error) and not self.commit_is_over

@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 
+from fencing.kernel import workers
 from fencing.kernel.workers import DaemonThread, PerLoop, Worker
 from tests.support import wait_until
 from tests.support.every_step import at_every_step
@@ -98,6 +99,17 @@ def test_an_interrupted_start_raises_the_handlers_exception(monkeypatch: pytest.
     with pytest.raises(Signal):
         DaemonThread(ran.set, "interrupted").start()
     assert ran.is_set()
+
+
+def test_a_thread_that_dies_before_it_has_begun_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exception that was thrown into its starter ended it. The starter waited for ever."""
+    monkeypatch.setattr(workers, "START_SECONDS", 0.05)
+    ran = threading.Event()
+    thread = DaemonThread(ran.set, "dead")
+    monkeypatch.setattr(thread, "_bootstrap", lambda: None)
+    with pytest.raises(RuntimeError, match="did not begin"):
+        thread.start()
+    assert not ran.is_set()
 
 
 @pytest.mark.parametrize("most", [1, 3])

@@ -1,0 +1,107 @@
+"""A fork inside a guarded block. The child leaves the block, too, and must not end the parent's transaction."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from fencing import GuardUnavailable, LeaseLost
+from tests.support.sql_ways import ADD, ASYNC, MINE, NEWER, OVER_A_NETWORK, READ, SYNC, Way, WayLender, ways
+
+
+@pytest.fixture
+def way(request: pytest.FixtureRequest, sql_ways: WayLender) -> Iterator[Way]:
+    with sql_ways.lend(request.param) as way:
+        yield way
+
+
+class LeftByItself(Exception):
+    """The child leaves the block by an error of its own."""
+
+
+class Fork:
+    """A fork, whose child says how it left the block."""
+
+    def __init__(self, way: Way, how: str) -> None:
+        self.way, self.how = way, how
+        self.reader, self.writer = os.pipe()
+        self.child = -1
+
+    def __call__(self) -> bool:
+        """Fork. Return True in the parent, when the child has left the block, and the mark is locked still."""
+        self.child = os.fork()
+        if self.child == 0:
+            signal.alarm(60)
+            if self.how == "error":
+                raise LeftByItself
+            return False
+        os.close(self.writer)
+        with os.fdopen(self.reader) as report:
+            said = report.read()
+        if not self.way.side.asynchronous:  # there the child has no running loop, and asyncio says so
+            assert said == ("LeftByItself" if self.how == "error" else "LeaseLost: forked")
+        os.waitpid(self.child, 0)
+        with pytest.raises(GuardUnavailable, match="stayed locked"):
+            self.way.beside.claim(NEWER, timeout=0.2)
+        return True
+
+    def end_of_child(self, error: BaseException | None) -> None:
+        """End the child, if this is it."""
+        if self.child == 0:
+            reason = f": {error.reason}" if isinstance(error, LeaseLost) else ""
+            os.write(self.writer, f"{type(error).__name__}{reason}".encode())
+            os._exit(0)
+
+
+HOW = pytest.mark.parametrize("how", ["by falling through", "error"])
+_SYNC = [name for name in SYNC if name in OVER_A_NETWORK]
+_ASYNC = [name for name in ASYNC if name in OVER_A_NETWORK]
+
+
+@HOW
+@pytest.mark.parametrize("way", ways("psycopg", "PsycopgGuard", of=_SYNC), indirect=True)
+def test_the_transaction_is_the_parents(way: Way, how: str) -> None:
+    """The child's COMMIT or ROLLBACK freed the mark. On PostgreSQL, what the parent sent then was written unchecked."""
+    way.claim(MINE)
+    fork, error = Fork(way, how), None
+    try:
+        with way.guard.begin(MINE) as connection:
+            connection.execute(way.statement(READ)[0])
+            if fork():
+                connection.execute(way.statement(ADD)[0])
+    except BaseException as raised:  # noqa: BLE001 - of the child
+        error = raised
+    fork.end_of_child(error)
+    assert error is None
+    assert way.total == 1
+    way.claim(NEWER)
+
+
+@HOW
+@pytest.mark.parametrize("way", ways("asyncpg", of=_ASYNC), indirect=True)
+def test_the_transaction_is_the_parents_with_asyncio(way: Way, how: str) -> None:
+    way.beside.claim(MINE)
+    fork = Fork(way, how)
+    error: list[BaseException] = []
+
+    async def story() -> None:
+        guard: Any = way.guard_at(way.direct)
+        try:
+            async with guard.begin(MINE) as connection:
+                await connection.execute(way.statement(READ)[0])
+                if fork():
+                    await connection.execute(way.statement(ADD)[0])
+        except BaseException as raised:  # noqa: BLE001 - of the child
+            error.append(raised)
+        fork.end_of_child(error[0] if error else None)
+        if not way.is_psycopg:
+            await guard._engine.dispose()
+
+    asyncio.run(story())
+    assert error == []
+    assert way.total == 1
