@@ -1049,6 +1049,20 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
     ),
     Mutant(
+        "a-forked-child-ends-its-parents-transaction",
+        "storage_guards/nesting.py",
+        "            holder.leave_to_parent()\n",
+        "            pass\n",
+        ("tests/sql/test_forks.py::test_the_transaction_is_the_parents",),
+    ),
+    Mutant(
+        "a-thread-that-dies-as-it-begins-is-waited-for",
+        "fencing/kernel/workers.py",
+        "START_SECONDS if timeout is None else timeout",
+        "timeout",
+        ("tests/kernel/test_workers.py::test_a_thread_that_dies_before_it_has_begun_is_not_waited_for",),
+    ),
+    Mutant(
         "a-socket-that-has-got-the-number-meanwhile-is-shut",
         "fencing/kernel/sockets.py",
         "if number() == asked:",
