@@ -44,6 +44,8 @@ class _OpenTransaction(NamedTuple):
 # The open transactions of this context. Child contexts inherit them, so each has its owner.
 _open: ContextVar[tuple[_OpenTransaction, ...]] = ContextVar("fencing_open_transactions", default=())
 
+_all: set[weakref.ref[Holder]] = set()  # those of all threads and tasks, and some that are over
+
 
 def note_open(marks: object, fences: Sequence[Fence], holder: Holder) -> None:
     """Note a transaction of this thread or task, until its end.
@@ -53,7 +55,9 @@ def note_open(marks: object, fences: Sequence[Fence], holder: Holder) -> None:
         fences: the fences whose marks the transaction holds, or is about to hold.
         holder: the transaction.
     """
-    _open.set((*_still_open(), _OpenTransaction(current_owner(), id(marks), fences, weakref.ref(holder))))
+    alive = weakref.ref(holder, _all.discard)
+    _all.add(alive)
+    _open.set((*_still_open(), _OpenTransaction(current_owner(), id(marks), fences, alive)))
 
 
 def refuse_nested(marks: object, fences: Sequence[Fence]) -> None:
@@ -86,9 +90,9 @@ def _still_open() -> list[_OpenTransaction]:
 
 
 def _in_child() -> None:
-    for each in _still_open():
-        holder = each.holder()
-        if holder is not None:
+    for each in list(_all):
+        holder = each()
+        if not (holder is None or holder.is_left or holder.is_over()):
             holder.leave_to_parent()
 
 

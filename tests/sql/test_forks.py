@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -104,4 +105,36 @@ def test_the_transaction_is_the_parents_with_asyncio(way: Way, how: str) -> None
 
     asyncio.run(story())
     assert error == []
+    assert way.total == 1
+
+
+@pytest.mark.parametrize("way", ways("psycopg-async", of=_ASYNC), indirect=True)
+def test_the_block_of_another_task_is_the_parents(way: Way) -> None:
+    """The child drops that task. Its coroutine is closed, and leaves its block."""
+    way.beside.claim(MINE)
+    fork = Fork(way, "by dropping the task")
+    begun, may_end = asyncio.Event(), asyncio.Event()
+    guard: Any = way.guard_at(way.direct)
+
+    async def hold() -> None:
+        async with guard.begin(MINE) as connection:
+            await connection.execute(way.statement(READ)[0])
+            begun.set()
+            await may_end.wait()
+            await connection.execute(way.statement(ADD)[0])
+
+    async def story() -> None:
+        holding = hold()
+        task = asyncio.ensure_future(holding)
+        await begun.wait()
+        if not fork():
+            with suppress(RuntimeError):  # it awaits something as it is closed
+                holding.close()
+            fork.end_of_child(None)
+        may_end.set()
+        await task
+        if not way.is_psycopg:
+            await guard._engine.dispose()
+
+    asyncio.run(story())
     assert way.total == 1
