@@ -269,9 +269,9 @@ class GuardedTransaction(ABC, Generic[M]):
         if self._is_parents:
             raise LeaseLost(fence=self.fences[0], reason="forked")
 
-    @abstractmethod
     def _socket_number(self) -> int | None:
         """Return the number of the connection's socket; None: there is none."""
+        return None
 
     @abstractmethod
     def _commit_was_refused(self, error: BaseException) -> bool:
