@@ -409,7 +409,7 @@ class _InTurn:
         self._turns.queue.pop(self._turn, None)
         self._turns.wake_first()
 
-    def _when(self, is_mine: bool) -> Any:
+    def _checked(self, is_mine: bool) -> Any:
         if not is_mine:
             raise GuardUnavailable(
                 f"the guard's only connection was in use for {self._seconds:.3g} s; nothing was written, retry, or "
@@ -433,7 +433,7 @@ class _SingleConnection(_InTurn, Lent):
         self._turn = Wake()
 
     def _take(self) -> Connection[Any]:
-        connection: Connection[Any] = self._when(self._turns.take(self._turn, self._seconds))
+        connection: Connection[Any] = self._checked(self._turns.take(self._turn, self._seconds))
         return connection
 
 
@@ -443,7 +443,7 @@ class _AsyncSingleConnection(_InTurn, AsyncLent):
         self._turn = asyncio.Event()
 
     async def _take(self) -> AsyncConnection[Any]:
-        connection: AsyncConnection[Any] = self._when(await self._turns.take(self._turn, self._seconds))
+        connection: AsyncConnection[Any] = self._checked(await self._turns.take(self._turn, self._seconds))
         return connection
 
 
