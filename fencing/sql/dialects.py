@@ -210,7 +210,7 @@ class PostgreSQL(Dialect):
         """Return the number of the connection's socket."""
         if hasattr(driver_connection, "pgconn"):  # psycopg
             return int(driver_connection.pgconn.socket)
-        return int(driver_connection._transport.get_extra_info("socket").fileno())  # asyncpg 0.30 to 0.32
+        return int(driver_connection._transport.get_extra_info("socket").fileno())  # asyncpg (seen in 0.32)
 
     def _kind(self, connection: Connection) -> str:
         return "PostgreSQL"
