@@ -494,7 +494,7 @@ def force_release(
         if taking.may_hold:
             yield Shielded(give_back(backend, resource, taking, settings))
         if isinstance(error, GuardUnavailable):
-            text = f"{error}; the lock is free, but its former holder may still write: force the release again"
+            text = f"{error}; the lock was given back, but its former holder may still write: force the release again"
             raise GuardUnavailable(text, resource=error.resource) from error
         raise
 

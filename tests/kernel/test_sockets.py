@@ -36,8 +36,12 @@ def test_a_socket_that_has_got_the_number_meanwhile_is_not_shut(monkeypatch: pyt
         assert another.recv(1) == b"x"
 
 
-def test_a_closed_socket_is_left() -> None:
+def test_of_a_closed_socket_nothing_is_shut_and_nothing_raised() -> None:
     ours, theirs = socket.socketpair()
-    with theirs:
-        ours.close()
+    theirs.close()
+    ours.close()
+    another, its_peer = socket.socketpair()  # with the numbers that are free now
+    with another, its_peer:
         shut_down(ours.fileno)
+        its_peer.sendall(b"x")
+        assert another.recv(1) == b"x"

@@ -343,6 +343,15 @@ def test_a_connection_that_is_tried_out_is_broken_off(way: Way, monkeypatch: pyt
     wait_until(lambda: way.serves(guard))
 
 
+def outlast_the_opening_of(guard: Any, beside: Any) -> None:
+    """Have a call of a guard give up, and a block of another one go on until the limit of its opening is over."""
+    with pytest.raises(GuardUnavailable):
+        guard.mark(MINE.resource)
+    with beside.begin(MINE, claim=True) as connection:
+        time.sleep(2 * TIMEOUT)
+        connection.execute(text("SELECT 1"))
+
+
 @pytest.mark.thorough
 def test_an_opening_breaks_off_its_own_connection_alone(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A hook had asked another engine, and was slow then: at its limit, that engine's connection was shut."""
@@ -360,11 +369,7 @@ def test_an_opening_breaks_off_its_own_connection_alone(postgres_url: str, monke
         let_go.wait(90)
 
     event.listen(engine, "connect", configure)
-    with pytest.raises(GuardUnavailable):
-        guard.mark(MINE.resource)
-    with beside.begin(MINE, claim=True) as connection:
-        time.sleep(2 * TIMEOUT)  # until the opening's limit is over
-        connection.execute(text("SELECT 1"))
+    outlast_the_opening_of(guard, beside)
     let_go.set()
     wait_until(lambda: pool.checkedout() == 0)
     other.dispose()
@@ -431,11 +436,7 @@ def test_what_a_hook_tries_out_is_not_broken_off(postgres_url: str, monkeypatch:
             let_go.wait(90)
 
     event.listen(engine, "checkout", configure)
-    with pytest.raises(GuardUnavailable):
-        guard.mark(MINE.resource)
-    with beside.begin(MINE, claim=True) as connection:
-        time.sleep(2 * TIMEOUT)  # until the opening's limit is over
-        connection.execute(text("SELECT 1"))
+    outlast_the_opening_of(guard, beside)
     let_go.set()
     pool: Any = engine.pool
     wait_until(lambda: pool.checkedout() == 0)
