@@ -139,11 +139,12 @@ def _wake(loop: asyncio.AbstractEventLoop, waiter: asyncio.Future[None], _: Futu
 
 async def _end(loop: asyncio.AbstractEventLoop) -> None:
     """End what is left on the loop, in a bounded time."""
-    stop_objects_of(loop)
-    for must_cancel in (False, True):
-        tasks = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in tasks if must_cancel else ():
+    this = asyncio.current_task()
+    for must_cancel in (False, True, False):
+        for task in asyncio.all_tasks() - {this} if must_cancel else ():
             task.cancel()
-        if tasks:
-            await asyncio.wait(tasks, timeout=CLOSE_SECONDS / 2)
+        stop_objects_of(loop)  # each time: what is under way, or is cancelled, may make new ones
+        until = loop.time() + CLOSE_SECONDS / 3
+        while (tasks := asyncio.all_tasks() - {this}) and (left := until - loop.time()) > 0:
+            await asyncio.wait(tasks, timeout=left)
     await loop.shutdown_asyncgens()

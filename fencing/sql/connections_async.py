@@ -44,9 +44,11 @@ class _OfLoop:
     def __init__(self) -> None:
         self.pool = AsyncPool(_Slot, MAX_CONNECTIONS, has_reserve=True)
         self.broken_at = 0.0  # a connection that was opened before this moment is opened again
+        self.is_stopped = False
 
     def stop(self) -> None:
-        """Begin to close all connections. Requests that are under way fail, and then close theirs."""
+        """Begin to close all connections. Requests that are under way fail, or open one, and then close theirs."""
+        self.is_stopped = True
         for pool in self.pool.pools:
             for slot in pool.made():
                 if slot.connection is not None and slot not in pool.free:
@@ -121,7 +123,8 @@ class AsyncConnections:
                 mine.broken_at = time.monotonic()
             raise explain(error, sent=sent, address=self._engine.address) from error
         finally:
-            if (not is_good or self.closed) and slot.connection is not None:  # nothing closes it after the closing
+            is_last = self.closed or mine.is_stopped  # nothing closes it after the closing
+            if (is_last or not is_good) and slot.connection is not None:
                 slot.connection.hang_up()
                 await _close(slot)
 

@@ -94,6 +94,7 @@ def test_its_end_stops_objects_and_tasks(owner: Owner) -> None:
         try:
             await asyncio.Event().wait()
         finally:
+            assert table[asyncio.get_running_loop()] == "object"  # a new one
             cancelled.set()
 
     def begin() -> None:
@@ -106,7 +107,7 @@ def test_its_end_stops_objects_and_tasks(owner: Owner) -> None:
     wait_until(lambda: tasks)
     assert not stopped
     owner.end()
-    assert stopped == ["object"]
+    assert stopped == ["object", "object"]
     assert cancelled.is_set()
     assert not table
     assert not without_stop

@@ -23,7 +23,8 @@ from sqlalchemy import create_engine, text
 
 from examples.servers import ServerError, start_postgres
 from fencing import CoordinatorUnavailable, FencingError, LeaseLost, NotAcquired, SQLCoordinator
-from fencing.sql.own_engine import MAX_CONNECTIONS
+from fencing.kernel.workers import stop_objects_of
+from fencing.sql.own_engine import MAX_CONNECTIONS, OwnEngine
 from tests.support import wait_until
 from tests.support.servers import start_mariadb
 from tests.support.sides import Side
@@ -93,6 +94,36 @@ def test_an_opening_that_ends_in_the_middle_leaves_nothing_behind(locks: LockDat
             break
     else:
         pytest.fail(f"no lock after {MOST_PIECES} pieces of an opening")
+
+
+@through("asyncpg", of=("psycopg-async", "asyncpg", "aiomysql"))
+def test_a_connection_that_opens_as_its_loop_ends_is_closed(
+    locks: LockDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as that of a renewal, whose loop ends when nothing is left to renew: nobody uses it again."""
+    side = locks.side
+    opened: list[Any] = []
+    open_one = OwnEngine.open
+
+    def recorded(engine: OwnEngine, seconds: float) -> Any:
+        opened.append(open_one(engine, seconds))
+        return opened[-1]
+
+    async def end_objects() -> None:
+        stop_objects_of(asyncio.get_running_loop())
+
+    monkeypatch.setattr(OwnEngine, "open", recorded)
+    held = locks.proxy.hold_reply_when(is_piece(1))
+    coordinator = locks.coordinator(ttl=60)
+    with ThreadPoolExecutor(1) as pool:
+        acquiring = pool.submit(side.call, coordinator.acquire, "r", timeout=30)
+        assert held.wait(60)
+        side.call(end_objects)
+        locks.proxy.restore()
+        lease = acquiring.result()
+    driver = opened[0].driver_connection
+    assert driver.is_closed() if hasattr(driver, "is_closed") else driver.closed
+    assert side.call(lease.release)
 
 
 @pytest.mark.thorough
