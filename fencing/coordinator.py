@@ -191,6 +191,10 @@ class Coordinator(Backend):
         """Watch a holding, and renew it, until it ends."""
         self._renewal.track(holding)
 
+    def held(self) -> list[Holding]:
+        """Return the holdings of this process that have not ended."""
+        return self._renewal.held()
+
     def give_back_later(self, fence: Fence, settings: Settings) -> None:
         """Release a grant that will not be used in the background, for at most an hour."""
         self._give_back.later(fence, settings)
@@ -204,7 +208,7 @@ class Coordinator(Backend):
         self.closed = True
         self._renewal.close()
         unreleased, closed_at = [], self.give_back_deadline(self.settings)
-        for holding in self._renewal.held():
+        for holding in self.held():
             lease = holding.lease()
             if not isinstance(lease, Lease):  # it is being claimed; its plan notices, and gives it back
                 continue

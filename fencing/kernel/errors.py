@@ -53,7 +53,9 @@ class NotAcquired(FencingError):
         waited: seconds since the call.
         owner: the holder's label; None: not known.
         held_by_this: ``"thread"`` or ``"task"`` if the caller itself holds it, in a block around the call. Pass the
-            lease on, or use ``lock.reentrant()``. None: another holder has it.
+            lease on, or use ``lock.reentrant()``. ``"process"``: another thread or task of this process, or another
+            call of this one, has it from the same coordinator. If that waits for this call, pass it the lease. None:
+            another process holds it, or that is not known.
         replicas: with ``"unreplicated"``, how many replicas there were, or confirmed the grant; else None.
     """
 
@@ -64,7 +66,7 @@ class NotAcquired(FencingError):
         reason: NotAcquiredReason,
         waited: float,
         owner: str | None = None,
-        held_by_this: Literal["thread", "task"] | None = None,
+        held_by_this: Literal["thread", "task", "process"] | None = None,
         replicas: int | None = None,
     ) -> None:
         self.resource = resource
@@ -73,7 +75,12 @@ class NotAcquired(FencingError):
         self.owner = owner
         self.held_by_this = held_by_this
         self.replicas = replicas
-        if held_by_this is not None:
+        if held_by_this == "process":
+            text = (
+                f"{resource!r} is held by this very process, whose label is {owner}; it was not acquired within "
+                f"{waited:.2f} s; try later, and pass the lease on if its holder waits for this call"
+            )
+        elif held_by_this is not None:
             text = (
                 f"{resource!r} is held by this very {held_by_this}, in a block around this one; it was not acquired "
                 f"within {waited:.2f} s; pass the lease on, or use lock.reentrant() for both blocks"

@@ -167,6 +167,10 @@ class Backend(ABC):
     def track(self, holding: Holding) -> None:  # noqa: B027 - it need not be overridden
         """Watch a holding, and renew it, until it ends. Coordinators do it. It does no I/O, so it is not a plan."""
 
+    def held(self) -> list[Holding]:
+        """Return the holdings of this process that have not ended. Coordinators know them."""
+        return []
+
     @abstractmethod
     def plan_acquire(
         self, resource: str, token: str, settings: Settings, *, floor: int, deadline: float
@@ -298,7 +302,17 @@ class Backend(ABC):
 
 
 _INTERNAL = (
-    {"adoptions", "give_back_deadline", "give_back_later", "perform", "service", "settings", "track", "unanswered"}
+    {
+        "adoptions",
+        "give_back_deadline",
+        "give_back_later",
+        "held",
+        "perform",
+        "service",
+        "settings",
+        "track",
+        "unanswered",
+    }
     | {"asynchronous", "clock", "holds_without_ttl", "is_waited_for", "location"}
     | {"max_renewals", "one_of_many_wins", "session_seconds", "shared_by_clients"}
     | {"spans_slots", "ttl_per_lock"}

@@ -3,18 +3,22 @@
 
 from __future__ import annotations
 
-from contextlib import ContextDecorator
+import functools
+from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 from fencing.kernel.errors import NotAcquired
+from fencing.locks import locked
 from fencing.locks.lease import Lease
 from fencing.locks.reentrant import Block, HeldLock, begun, blocks
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 _TWICE = "this hold() was used before; call hold() once for each block"
 
 
-class Hold(Block, ContextDecorator):
+class Hold(Block):
     """The context manager that :meth:`fencing.FencedLock.hold` returns. Used as ``with``, once, or as a decorator."""
 
     __slots__ = ()
@@ -28,8 +32,21 @@ class Hold(Block, ContextDecorator):
         self._lease: Lease | None = None
         self._task = self._inside = self._outermost = None
 
-    def _recreate_cm(self) -> Self:
-        return type(self)(self._lock, self._timeout)  # for each call of the decorated function
+    def __call__(self, function: F) -> F:
+        """Decorate a function: each call holds the lock. ``locked`` does more: it names the lock by the arguments.
+
+        Raises:
+            TypeError: the function is async, or a generator. Change it as the message says.
+        """
+        self._used = True
+        locked.check_function(function, "hold", asynchronous=False)
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with type(self)(self._lock, self._timeout):
+                return locked.not_a_coroutine(function(*args, **kwargs), function)
+
+        return cast(F, call)
 
     def __enter__(self) -> Lease:
         """Acquire the lock; inside a block of the same re-entrant lock, return the lease of that block.

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-# SYNC: from contextlib import ContextDecorator
-# SYNC: from typing import Self
+import functools
+from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 from fencing.kernel.errors import NotAcquired
+from fencing.locks import locked
 from fencing.locks.lease_async import AsyncLease, CancelOnLoss
 from fencing.locks.reentrant import Block, HeldLock, begun, blocks
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 _TWICE = "this hold() was used before; call hold() once for each block"
 
 
-# SYNC instead: class Hold(Block, ContextDecorator):
 class AsyncHold(Block):
-    """The context manager that :meth:`fencing.AsyncFencedLock.hold` returns. Used as ``async with``, once."""
-
-    # SYNC "``async with``, once.": ``with``, once, or as a decorator.
+    """The context manager that :meth:`fencing.AsyncFencedLock.hold` returns. Used as ``async with``, once, or as a
+    decorator."""
 
     # SYNC instead: __slots__ = ()
     __slots__ = ("_cancel", "_cancel_on_loss")
@@ -36,8 +37,25 @@ class AsyncHold(Block):
         self._lease: AsyncLease | None = None
         self._task = self._inside = self._outermost = None
 
-    # SYNC: def _recreate_cm(self) -> Self:
-    # SYNC:     return type(self)(self._lock, self._timeout)  # for each call of the decorated function
+    def __call__(self, function: F) -> F:
+        """Decorate a function: each call holds the lock. ``locked`` does more: it names the lock by the arguments.
+
+        Raises:
+            TypeError: the function is not async, or a generator. Change it as the message says.
+        """
+        # SYNC "not async": async
+        self._used = True
+        # SYNC instead: locked.check_function(function, "hold", asynchronous=False)
+        locked.check_function(function, "hold", asynchronous=True)
+
+        @functools.wraps(function)
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            # SYNC instead: with type(self)(self._lock, self._timeout):
+            async with type(self)(self._lock, self._timeout, self._cancel_on_loss):
+                # SYNC instead: return locked.not_a_coroutine(function(*args, **kwargs), function)
+                return await function(*args, **kwargs)
+
+        return cast(F, call)
 
     async def __aenter__(self) -> AsyncLease:
         """Acquire the lock; inside a block of the same re-entrant lock, return the lease of that block.

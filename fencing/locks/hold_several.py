@@ -11,6 +11,7 @@ from fencing.kernel.effects import run
 from fencing.locks.hold import Hold
 from fencing.locks.lease import Lease
 from fencing.locks.lock import FencedLock
+from fencing.locks.reentrant import warn_of_unused
 from fencing.locks.settings import check_timeout
 from fencing.locks.several import At, acquire_all, leases_of, parts_of, release_ahead
 
@@ -60,7 +61,7 @@ class HoldAll:
         if self._used:
             raise TypeError(_TWICE)
         self._used = True
-        blocks = [lock.hold() for lock in self._locks]
+        blocks = [lock.hold().entered_with_others() for lock in self._locks]
         for block in blocks:
             block.require_not_held()
         self._leases = leases = run(acquire_all(parts_of(self._locks), self._timeout), _perform)
@@ -89,6 +90,9 @@ class HoldAll:
     def __del__(self) -> None:
         for lease in getattr(self, "_leases", ()):  # an interruption skipped the end of the block
             lease.release_later()
+        if not getattr(self, "_used", True):
+            resources = ", ".join(lock.resource for lock in self._locks)
+            warn_of_unused("hold_all()", resources, self, "thread")
 
     if not TYPE_CHECKING:  # type checkers report a ``with`` of the other kind themselves
 

@@ -10,6 +10,7 @@ from fencing.kernel.effects import run_async
 from fencing.locks.hold_async import AsyncHold
 from fencing.locks.lease_async import AsyncLease
 from fencing.locks.lock_async import AsyncFencedLock
+from fencing.locks.reentrant import warn_of_unused
 from fencing.locks.settings import check_timeout
 from fencing.locks.several import At, acquire_all, leases_of, parts_of, release_ahead
 
@@ -61,7 +62,7 @@ class AsyncHoldAll:
         if self._used:
             raise TypeError(_TWICE)
         self._used = True
-        blocks = [lock.hold() for lock in self._locks]
+        blocks = [lock.hold().entered_with_others() for lock in self._locks]
         for block in blocks:
             block.require_not_held()
         self._leases = leases = await run_async(acquire_all(parts_of(self._locks), self._timeout), _perform)
@@ -90,6 +91,10 @@ class AsyncHoldAll:
     def __del__(self) -> None:
         for lease in getattr(self, "_leases", ()):  # an interruption skipped the end of the block
             lease.release_later()
+        if not getattr(self, "_used", True):
+            resources = ", ".join(lock.resource for lock in self._locks)
+            # SYNC instead: warn_of_unused("hold_all()", resources, self, "thread")
+            warn_of_unused("hold_all()", resources, self, "task")
 
     if not TYPE_CHECKING:  # type checkers report a ``with`` of the other kind themselves
 

@@ -35,6 +35,9 @@ class LeaseBase:
     inside: set[int] | None = None
     """The ids of the re-entrant blocks that use the lease, and have not ended; None: it is not shared."""
 
+    block: Callable[[], Any] | None = None
+    """Returns the block that was begun with the lease; None: no block was."""
+
     is_claimed = True
     """Whether all guards have admitted its fence. A lease that reclaims another one begins without."""
 
@@ -177,7 +180,7 @@ class LeaseBase:
         holding = SuccessorHolding(grant, before.settings, backend.clock(), before.first_granted_at)
         lease = type(self)(backend, holding)
         lease.is_claimed = False
-        lease.inside, lease.release_by, lease.turns = self.inside, self.release_by, self.turns
+        lease.inside, lease.block, lease.release_by, lease.turns = self.inside, self.block, self.release_by, self.turns
         self._hand_over(lease)
         backend.track(holding)
         self.successor = lease  # last: an interruption before it leaves this lease to be continued

@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from string import Formatter
+from types import CoroutineType
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 from fencing.kernel.fence import check_resource
@@ -132,31 +133,45 @@ def _name(function: Callable[..., Any]) -> str:
     return getattr(function, "__qualname__", repr(function))
 
 
-def _check_function(function: object, *, asynchronous: bool) -> None:
+def check_function(function: object, decorator: str, *, asynchronous: bool) -> None:
+    """Raise TypeError unless a lock can be held for each call of the function."""
     if isinstance(function, (classmethod, staticmethod)):
         kind = type(function).__name__
-        raise TypeError(f"write @{kind} above @locked(...): the decorator takes the function itself, not a {kind}")
+        raise TypeError(f"write @{kind} above @{decorator}(...): the decorator takes the function itself, not a {kind}")
     if isinstance(function, type) or not callable(function):
-        raise TypeError(f"locked decorates a function, not {function!r:.100}; call locked(...) with the resource first")
+        raise TypeError(
+            f"{decorator} decorates a function, not {function!r:.100}; call {decorator}(...) with the resource first"
+        )
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise TypeError(
             f"{_name(function)} is a generator; use hold() inside it, so that the lock is held while it runs"
         )
     if inspect.iscoroutinefunction(function) is not asynchronous:
         kind, coordinator = ("sync", "a sync") if asynchronous else ("async", "an async")
-        raise TypeError(f"{_name(function)} is {kind}: decorate it with {coordinator} coordinator's locked()")
+        raise TypeError(f"{_name(function)} is {kind}: decorate it with {coordinator} coordinator's {decorator}()")
+
+
+def not_a_coroutine(result: R, function: Callable[..., Any]) -> R:
+    """Return the result of a sync function. Raise TypeError for a coroutine, which would run without the lock."""
+    if isinstance(result, CoroutineType):
+        result.close()
+        raise TypeError(
+            f"{_name(function)} returned a coroutine, which would run without the lock; "
+            f"decorate the async function itself, with an async coordinator"
+        )
+    return result
 
 
 def locked(hold: Callable[[str], AbstractContextManager[Any]], template: str, function: Callable[..., Any]) -> Any:
     """Return ``function`` under the lock that ``hold`` returns for the resource of each call."""
-    _check_function(function, asynchronous=False)
+    check_function(function, "locked", asynchronous=False)
     decorated = _Decorated(function, template)
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         with hold(decorated.resource(args, kwargs)) as lease:
             args, kwargs = decorated.with_lease(lease, args, kwargs)
-            return function(*args, **kwargs)
+            return not_a_coroutine(function(*args, **kwargs), function)
 
     call.__signature__ = decorated.signature  # type: ignore[attr-defined]
     return call
@@ -166,7 +181,7 @@ def locked_async(
     hold: Callable[[str], AbstractAsyncContextManager[Any]], template: str, function: Callable[..., Any]
 ) -> Any:
     """Return the coroutine function under the lock that ``hold`` returns for the resource of each call."""
-    _check_function(function, asynchronous=True)
+    check_function(function, "locked", asynchronous=True)
     decorated = _Decorated(function, template)
 
     @functools.wraps(function)

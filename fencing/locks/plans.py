@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar, cast, overload
+from typing import Any, Literal, NamedTuple, TypeVar, cast, overload
 
 from fencing.kernel import process
 from fencing.kernel.effects import Claim, Plan, Shielded, Sleep
@@ -27,6 +27,7 @@ from fencing.locks.backend import Backend, ForcedRelease, Holder, Place, Taken, 
 from fencing.locks.capabilities import Queues, RenewsGrants
 from fencing.locks.causes import plan_why_gone
 from fencing.locks.holding import Grant, Holding
+from fencing.locks.long_waits import WARNING_SECONDS, Waiting, begin_wait
 from fencing.locks.settings import TRY_SECONDS, Settings
 
 T = TypeVar("T")
@@ -109,6 +110,7 @@ class _Known:
         polls: how often it paused without a place.
         rounds: of requests that are undecided so far.
         decided_by: their deadline; None: the last request was decided.
+        waiting: the wait, which is logged if it may never end; None: it has not begun, or is short.
     """
 
     # Defaults of the class, and no __init__: without contention it costs no call of Python's.
@@ -117,9 +119,12 @@ class _Known:
     owner: str | None = None
     place: Place | None = None
     decided_by: float | None = None
+    waiting: Waiting | None = None
 
-    def note(self, reply: Taken) -> None:
+    def note(self, reply: Taken, backend: Backend, resource: str, timeout: float) -> None:
         """Note that another has the lock."""
+        if self.waiting is None and timeout > WARNING_SECONDS:
+            self.waiting = begin_wait(backend, resource)
         self.remaining, self.owner, self.place = reply.remaining, reply.owner, reply.place
 
     def as_last_reply(self) -> Taken:
@@ -208,7 +213,7 @@ def acquire(
             known.decided_by, known.rounds = None, 0
             if isinstance(reply, Taken):
                 taking.over()
-                known.note(reply)
+                known.note(reply, backend, resource, timeout)
                 if reply.was_undone:
                     token = new_token()
                 if queue is not None and not queues:
@@ -227,11 +232,12 @@ def acquire(
             yield from known.plan_wait(gives_up_at - backend.clock())
             now = backend.clock()
             if now >= gives_up_at:
-                raise NotAcquired(resource=resource, reason="held", waited=now - started, owner=known.owner)
+                raise _not_free(backend, resource, now - started if timeout > 0 else 0.0, known.owner)
     except GeneratorExit:
         taking.abandon(backend, resource, settings)
         raise
     except BaseException as error:
+        known.waiting = None  # the error's traceback refers to it
         if isinstance(error, NotAcquired):
             error.waited = backend.clock() - started
         if known.place is not None and taking.fence is None:
@@ -239,6 +245,13 @@ def acquire(
         elif taking.may_hold:
             yield Shielded(give_back(backend, resource, taking, settings))
         raise
+
+
+def _not_free(backend: Backend, resource: str, waited: float, owner: str | None) -> NotAcquired:
+    """Return the error of a lock that another has. After a wait it says whether this process has it."""
+    is_here = waited > 0 and any(holding.fence.resource == resource for holding in backend.held())
+    by: Literal["process"] | None = "process" if is_here else None
+    return NotAcquired(resource=resource, reason="held", waited=waited, owner=owner, held_by_this=by)
 
 
 def _pause(backend: Backend, undecided: Undecided, deadline: float, rounds: int) -> Plan[None]:

@@ -8,11 +8,12 @@ current code, or around the code that started it.
 from __future__ import annotations
 
 import asyncio
+import warnings
 import weakref
 from contextvars import ContextVar
 from dataclasses import fields
 from threading import get_ident
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol, Self
 
 from fencing.kernel import process, quirks
 from fencing.kernel.errors import NotAcquired
@@ -79,13 +80,28 @@ class Block:
             self._inside = self._lease.inside = {id(self)}
         self._thread = get_ident()
         if self._waiter == "task" or self._inside is not None:
-            self._task = _this_task()
-        blocks.set((weakref.ref(self), *around) if around else (weakref.ref(self),))
+            self._task = this_task()
+        self._lease.block = note = weakref.ref(self)
+        blocks.set((note, *around) if around else (note,))
+
+    def entered_with_others(self) -> Self:
+        """Return the block. It is not entered by itself: its lock is acquired together with others."""
+        self._used = True
+        return self
 
     def begin_with(self, lease: Any) -> None:
         """Begin the block with a lease that was acquired together with others."""
-        self._used, self._lease = True, lease
+        self._lease = lease
         self._begin(begun(blocks.get()))
+
+    @property
+    def begun_by(self) -> tuple[int, weakref.ref[asyncio.Task[Any]] | None]:
+        """The thread that began the block, and its task; None: it has none, or may have changed it."""
+        return self._thread, self._task
+
+    def holds(self, key: tuple[int, str]) -> bool:
+        """Return whether the block is believed to hold this lock: the id of its coordinator, and the resource."""
+        return self._lock._key == key and not self._is_over and self._lease.newest.keeps_lock
 
     def require_not_held(self) -> None:
         """Raise RuntimeError if a block around the current code holds the lock: it would wait for itself."""
@@ -119,7 +135,7 @@ class Block:
         Raises:
             RuntimeError: the code that started this task or thread is in a re-entrant block. Pass the lease on.
         """
-        key, thread, task = self._lock._key, get_ident(), _this_task()
+        key, thread, task = self._lock._key, get_ident(), this_task()
         for note in around:
             block = note()
             if block is None or block._lock._key != key or block._is_over:
@@ -183,12 +199,26 @@ class Block:
         lease = getattr(self, "_lease", None)
         if lease is not None and self._leave():  # an interruption skipped the end of the block
             lease.release_later()
+        elif not getattr(self, "_used", True):
+            warn_of_unused("hold()", self._lock.resource, self, self._waiter)
 
 
-def _this_task() -> weakref.ref[asyncio.Task[Any]] | None:
+def this_task() -> weakref.ref[asyncio.Task[Any]] | None:
+    """Return the asyncio task that runs in this thread; None: there is none."""
     loop = _running_loop()
     task = None if loop is None else asyncio.current_task(loop)
     return None if task is None else weakref.ref(task)
+
+
+def warn_of_unused(name: str, resources: str, source: object, waiter: Literal["thread", "task"]) -> None:
+    """Warn that a block was made, and never entered. So the lock was not taken, and the code after it ran without."""
+    statement = "with" if waiter == "thread" else "async with"
+    warnings.warn(
+        f"{name} of {resources!r} was never entered, so nothing was locked; write `{statement} … as lease:`",
+        RuntimeWarning,
+        stacklevel=3,
+        source=source,
+    )
 
 
 def begun(notes: Notes) -> Notes:

@@ -138,6 +138,7 @@ def acquire_all(parts: Sequence[_Part], timeout: float) -> Plan[tuple[Any, ...]]
             reason=error.reason,
             waited=waited,
             owner=error.owner,
+            held_by_this=error.held_by_this,
             replicas=error.replicas,
         ) from error.__cause__
     except BaseException:

@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import pytest
 
-from fencing import Fence, LeaseLost, Mark, StaleFence
+from fencing import Fence, LeaseLost, Mark, MemoryCoordinator, StaleFence
 from fencing.kernel import process
 from tests.support.memory_side import MemorySide
 
@@ -218,6 +218,69 @@ def test_a_forgotten_lease_warns(side: MemorySide) -> None:
     [warning] = [each for each in caught if each.category is ResourceWarning]
     assert "the lease on 'r'" in str(warning.message)
     assert "was never released; use hold()" in str(warning.message)
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_block_that_is_never_entered_warns_at_once(side: MemorySide, several: bool) -> None:
+    """The code after ``coordinator.hold("r")`` without ``with`` runs unlocked."""
+    coordinator = side.coordinator()
+    statement = "async with" if side.asynchronous else "with"
+    with pytest.warns(RuntimeWarning) as caught:
+        coordinator.hold_all(["q", "r"]) if several else coordinator.hold("r")
+    [warning] = caught
+    name = "hold_all() of 'q, r'" if several else "hold() of 'r'"
+    assert str(warning.message) == f"{name} was never entered, so nothing was locked; write `{statement} … as lease:`"
+    assert warning.filename == __file__
+
+
+def test_hold_decorates_a_function(side: MemorySide) -> None:
+    coordinator = side.coordinator()
+
+    def count(number: int) -> int:
+        assert side.holder("r").number
+        return number + 1
+
+    async def count_async(number: int) -> int:
+        return count(number)
+
+    counted = coordinator.hold("r")(count_async if side.asynchronous else count)
+    assert [side.call(counted, number) for number in (1, 2)] == [2, 3]  # each call has a block of its own
+    assert counted.__name__ in ("count", "count_async")
+    assert side.holder("r") is None
+
+
+def test_hold_decorates_only_what_runs_under_the_lock(side: MemorySide) -> None:
+    """The body of an async function or a generator would run after the block."""
+
+    def function() -> None: ...
+
+    async def coroutine() -> None: ...
+
+    def generator() -> Any:
+        yield
+
+    async def async_generator() -> Any:
+        yield
+
+    hold = side.coordinator().hold("r")
+    for wrong in (function if side.asynchronous else coroutine, generator, async_generator, object, 1):
+        with pytest.raises(TypeError, match="hold"):
+            hold(wrong)
+
+
+@pytest.mark.parametrize("way", ["hold", "locked"])
+def test_a_sync_function_that_returns_a_coroutine_is_refused(way: str) -> None:
+    """Such as a wrapper of an async function that does not say so."""
+    coordinator = MemoryCoordinator()
+    ran: list[None] = []
+
+    async def work() -> None:
+        ran.append(None)
+
+    decorated = getattr(coordinator, way)("r")(lambda: work())
+    with pytest.raises(TypeError, match="returned a coroutine, which would run without the lock"):
+        decorated()
+    assert not ran
 
 
 @pytest.mark.parametrize("end", ["release", "detach"])

@@ -609,9 +609,30 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the-end-of-a-loop-leaves-its-connections-open",
         "fencing/kernel/loop_thread.py",
-        "    stop_objects_of(loop)\n",
-        "",
+        "        stop_objects_of(loop)  #",
+        "        #",
         ("tests/kernel/test_loop_thread.py::test_its_end_stops_objects_and_tasks",),
+    ),
+    Mutant(
+        "a-connection-that-opens-as-its-loop-ends-stays-open",
+        "fencing/sql/connections_async.py",
+        "is_last = self.closed or mine.is_stopped",
+        "is_last = self.closed",
+        ("tests/sql_locks/test_faults.py::test_a_connection_that_opens_as_its_loop_ends_is_closed",),
+    ),
+    Mutant(
+        "an-async-function-runs-outside-the-block-that-decorates-it",
+        "fencing/locks/hold_async.py",
+        'locked.check_function(function, "hold", asynchronous=True)',
+        "pass",
+        ("tests/locks/test_hold.py::test_hold_decorates_only_what_runs_under_the_lock",),
+    ),
+    Mutant(
+        "a-block-that-is-never-entered-is-silent",
+        "fencing/locks/reentrant.py",
+        'elif not getattr(self, "_used", True):',
+        "elif False:",
+        ("tests/locks/test_hold.py::test_a_block_that_is_never_entered_warns_at_once",),
     ),
     Mutant(
         "no-lock-as-the-interpreter-ends",
