@@ -45,15 +45,23 @@ class NoReply(Exception):
             the others refused.
         was_undone: whether a release was sent behind the request. Nobody knows when the two arrive, so the request is
             not repeated: the release could free what the repetition was granted.
+        is_answer: whether the server has answered, and cannot serve the request at this moment.
     """
 
     def __init__(
-        self, cause: Exception, *, may_have_run: bool, was_refused: bool | None = None, was_undone: bool = False
+        self,
+        cause: Exception,
+        *,
+        may_have_run: bool,
+        was_refused: bool | None = None,
+        was_undone: bool = False,
+        is_answer: bool = False,
     ) -> None:
         self.cause = cause
         self.may_have_run = may_have_run
         self.was_refused = not may_have_run if was_refused is None else was_refused
         self.was_undone = was_undone
+        self.is_answer = is_answer
         super().__init__(str(cause) or type(cause).__name__)
 
 

@@ -273,13 +273,18 @@ class Backend(ABC):
         )
 
     def unanswered(self, about: str, failure: NoReply) -> CoordinatorUnavailable:
-        """Return the error of a request about a resource, or something else, that got no answer in time."""
-        return CoordinatorUnavailable(
-            f"no answer from {self.service} at {self.address} for {about!r}: {str(failure).rstrip('.')}; "
-            f"check that it runs and that the address is right, then retry",
-            resource=about,
-            address=self.address,
+        """Return the error of a request about a resource, or something else, that was not served in time."""
+        reason = str(failure).rstrip(".")
+        text = (
+            f"no answer from {self.service} at {self.address} for {about!r}: {reason}; "
+            f"check that it runs and that the address is right, then retry"
         )
+        if failure.is_answer:
+            text = (
+                f"{self.service} at {self.address} cannot serve the request for {about!r} now: {reason}; "
+                f"retry, and correct the address if that does not help"
+            )
+        return CoordinatorUnavailable(text, resource=about, address=self.address)
 
     def plan_give_back(self, fence: Fence, settings: Settings) -> Plan[None]:
         """Release a grant that will not be used, by its token, within a second. If that fails, continue later."""

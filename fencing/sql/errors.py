@@ -6,6 +6,8 @@ https://www.postgresql.org/docs/current/errcodes-appendix.html
 
 from __future__ import annotations
 
+import re
+
 UNDEFINED_TABLE = "42P01"
 READ_ONLY = "25006"
 ALREADY_BEGUN = "25001"  # active_sql_transaction
@@ -19,6 +21,10 @@ IDLE_TRANSACTION_ENDED = "25P03"  # idle_in_transaction_session_timeout: the ser
 _NO_SUCH_SAVEPOINT = "3B001"
 LOST_RACE = {_SERIALIZATION_FAILURE, _DEADLOCK}
 WAITED_TOO_LONG = {LOCK_NOT_AVAILABLE, _QUERY_CANCELED}
+UNDEFINED_FILE = "58P01"
+HINT_OF_FILE = "does its folder exist, and may this process write there? Or it has too many files open"
+_REFUSED_USER = "28000"  # invalid_authorization_specification
+_NO_DATABASE = "3D000"  # invalid_catalog_name
 TRANSACTION_IS_GONE = {"25P02", _NO_SUCH_SAVEPOINT}  # 25P02: in_failed_sql_transaction
 _CONNECTION_EXCEPTION = "08"
 _SERVER_SHUTDOWN = "57P0"  # admin_shutdown, crash_shutdown, cannot_connect_now
@@ -30,6 +36,9 @@ _LOCK_WAIT_TIMEOUT = 1205  # it rolls back only the statement
 _OF_MYSQL = {
     1020: _SERIALIZATION_FAILURE,  # the row has changed since the transaction's snapshot
     1044: NO_PRIVILEGE,
+    1045: _REFUSED_USER,
+    1049: _NO_DATABASE,
+    1130: _REFUSED_USER,  # its host may not connect
     1142: NO_PRIVILEGE,
     1143: NO_PRIVILEGE,
     1146: UNDEFINED_TABLE,
@@ -38,6 +47,7 @@ _OF_MYSQL = {
     1290: READ_ONLY,
     1305: _NO_SUCH_SAVEPOINT,
     1568: ALREADY_BEGUN,
+    1698: _REFUSED_USER,
     1792: READ_ONLY,
     1836: READ_ONLY,
     1969: _QUERY_CANCELED,  # max_statement_time
@@ -50,14 +60,36 @@ _OF_SQLITE = {
     "no such table": UNDEFINED_TABLE,
     "readonly database": READ_ONLY,
     _IS_LOCKED: LOCK_NOT_AVAILABLE,
+    "unable to open database file": UNDEFINED_FILE,
 }
+
+# libpq names no state where connecting failed. These are English, as most servers' messages are.
+_OF_LOGINS = (
+    (re.compile(r"FATAL: .*(database .* does not exist|no such database)"), _NO_DATABASE),
+    (
+        re.compile(
+            r"FATAL: .*(role .* does not exist|no such user|authentication failed|no pg_hba.conf entry|"
+            r"is not permitted to log in)|no password supplied"
+        ),
+        _REFUSED_USER,
+    ),
+)
 
 
 def state_of(error: BaseException | None) -> str | None:
     """Return the state of a driver's error; None: it has none, because it is not from a server, or is SQLite's."""
     number = _mysql_number(error)
-    state = getattr(error, "sqlstate", None) if number is None else _OF_MYSQL.get(number)
-    return state if isinstance(state, str) else None
+    if number is not None:
+        return _OF_MYSQL.get(number)
+    state = getattr(error, "sqlstate", "")
+    if state is None:
+        return next((state for found, state in _OF_LOGINS if found.search(str(error))), None)
+    return state if state and isinstance(state, str) else None
+
+
+def login_was_refused(state: str | None) -> bool:
+    """Return whether a state means that the server knows no such database, or lets no such user in."""
+    return state is not None and state.startswith((_REFUSED_USER[:2], _NO_DATABASE[:2]))
 
 
 def state_of_sqlite(message: str) -> str | None:

@@ -10,11 +10,14 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from fencing.kernel.errors import CoordinatorUnavailable
 from fencing.kernel.retry import NoReply
 from fencing.sql.errors import (
+    HINT_OF_FILE,
     NO_PRIVILEGE,
     READ_ONLY,
+    UNDEFINED_FILE,
     UNDEFINED_TABLE,
     first_line,
     is_an_answer,
+    login_was_refused,
     state_of,
     state_of_sqlite,
 )
@@ -26,8 +29,6 @@ FAILURES = (DBAPIError, PoolTimeoutError, OSError, asyncio.TimeoutError)
 _PASSING = ("25", "40", "53", "55", "57", "23505", "42P07", "42710")
 """States that pass, and classes of them: a read-only replica, a lost race, insufficient resources, an operator's doing;
 and the states of two that create the table at once."""
-
-_REFUSED_LOGINS = ("28", "3D")  # invalid_authorization_specification, invalid_catalog_name: classes of states
 
 
 def unwrap(error: BaseException) -> BaseException:
@@ -79,12 +80,15 @@ def explain(error: Exception, *, sent: bool, address: str) -> Exception:
     if state == NO_PRIVILEGE:
         needs = f"SELECT, INSERT and UPDATE on {TABLE}, DELETE to prune, CREATE where create_tables() makes it"
         return _refused(f"{text}; the user needs {needs}", address)
-    if state is not None and state.startswith(_REFUSED_LOGINS):
+    if login_was_refused(state):
         return _refused(f"{text}; correct the engine's URL", address)
+    if state == UNDEFINED_FILE:
+        return _refused(f"{text}; {HINT_OF_FILE}", address)
     if isinstance(error, (OperationalError, InterfaceError, InternalError)) or type(error) is DBAPIError:
-        return NoReply(_Text(text, error), may_have_run=sent and not was_answered(error))
+        is_answer = state is not None and was_answered(error)
+        return NoReply(_Text(text, error), may_have_run=sent and not was_answered(error), is_answer=is_answer)
     if state is not None and is_an_answer(state) and state.startswith(_PASSING):
-        return NoReply(_Text(text, error), may_have_run=False)
+        return NoReply(_Text(text, error), may_have_run=False, is_answer=True)
     return _refused(f"{text}; is {TABLE} the table that create_tables() makes?", address)
 
 

@@ -20,7 +20,7 @@ from fencing.sql.waiters import Waiter
 
 LEAST_AGE_SECONDS, MOST_AGE_SECONDS = 60, 10**9
 
-_KEPT = NoReply(TimeoutError("another session keeps its row"), may_have_run=False)
+_KEPT = NoReply(TimeoutError("another session keeps its row"), may_have_run=False, is_answer=True)
 
 
 class SQLPlans(Backend):

@@ -17,12 +17,12 @@ from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable, Outcome
 from fencing.kernel.fence import Fence, HasFence, Mark, check_resource
 from fencing.kernel.interruptions import raise_interruption
 from fencing.kernel.retry import Backoff
+from storage_guards.blocks import note_open, refuse_nested
 from storage_guards.bounds import check_timeout, check_unknown, wait_seconds
 from storage_guards.continuity import Continuity, new_id
 from storage_guards.files import io
 from storage_guards.files.content import MOST_BYTES, Content, check_continuity, check_name, verdict
 from storage_guards.files.systems import check_file_system
-from storage_guards.nesting import note_open, refuse_nested
 from storage_guards.sending import Sending
 
 CLOSE = methodcaller("close")

@@ -6,13 +6,13 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from fencing.kernel.effects import Plan, run
 from fencing.kernel.errors import OutcomeUnknown
 from fencing.kernel.fence import Fence, HasFence, Mark
+from storage_guards.blocks import block
 from storage_guards.files.base import CLOSE, FileBase, FileTransaction, do
 from storage_guards.files.io import Body, Opened
 from storage_guards.sending import Sending
@@ -128,7 +128,7 @@ class FileGuard(FileBase):
         sending = Sending()
         return self._send(self._plan_publish(holder, files, claim, sending), sending)  # type: ignore[no-any-return]
 
-    @contextmanager
+    @block
     def begin(self, holder: Fence | HasFence, *, claim: bool = False) -> Iterator[FileTransaction]:
         """Run one transaction: it is checked first, and the resource stays locked until its end.
 

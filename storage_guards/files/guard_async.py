@@ -6,13 +6,13 @@ import asyncio
 import os
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from fencing.kernel.effects import Plan, finish, run_async
 from fencing.kernel.errors import OutcomeUnknown
 from fencing.kernel.fence import Fence, HasFence, Mark
+from storage_guards.blocks import async_block
 from storage_guards.files.base import CLOSE, Do, FileBase, FileTransaction, do
 from storage_guards.files.io import Body, Opened
 from storage_guards.sending import Sending
@@ -132,7 +132,7 @@ class AsyncFileGuard(FileBase):
         sending = Sending()
         return await self._send(self._plan_publish(holder, files, claim, sending), sending)  # type: ignore[no-any-return]
 
-    @asynccontextmanager
+    @async_block
     async def begin(self, holder: Fence | HasFence, *, claim: bool = False) -> AsyncIterator[FileTransaction]:
         """Run one transaction: it is checked first, and the resource stays locked until its end.
 

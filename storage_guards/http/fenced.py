@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
 from weakref import WeakKeyDictionary
 
@@ -13,6 +12,7 @@ import httpx2
 from fencing.kernel.admission import sorted_fences
 from fencing.kernel.errors import GuardNotEnforceable
 from fencing.kernel.fence import Fence, HasFence
+from storage_guards.blocks import block
 from storage_guards.http.header import HEADER, fences, header_of
 from storage_guards.http.problems import error_of
 
@@ -63,7 +63,7 @@ _hooks_of: WeakKeyDictionary[httpx2.Client | httpx2.AsyncClient, _Hooks] = WeakK
 _lock = threading.Lock()
 
 
-@contextmanager
+@block
 def fenced(client: httpx2.Client | httpx2.AsyncClient, *holders: Fence | HasFence) -> Iterator[None]:
     """Send the fences with each request of ``client`` in the block, and raise the refusals of the service::
 

@@ -11,6 +11,7 @@ from fencing.kernel.admission import sorted_fences
 from fencing.kernel.errors import OutcomeUnknown
 from fencing.kernel.fence import Fence, HasFence, Mark, check_resource
 from fencing.kernel.waking import Turns, Wake
+from storage_guards.blocks import block
 from storage_guards.bounds import check_unknown, wait_seconds
 from storage_guards.memory.base import MemoryBase
 
@@ -59,7 +60,7 @@ class MemoryGuard(MemoryBase):
         check_unknown(error)
         return None
 
-    @contextmanager
+    @block
     def begin(self, *holders: Fence | HasFence, claim: bool = False) -> Iterator[dict[Any, Any]]:
         """Run one transaction: it is checked first, and is alone on the guard until its end.
 

@@ -11,6 +11,7 @@ from typing import Any
 from fencing.kernel.admission import sorted_fences
 from fencing.kernel.errors import OutcomeUnknown
 from fencing.kernel.fence import Fence, HasFence, Mark, check_resource
+from storage_guards.blocks import async_block
 from storage_guards.bounds import check_unknown, wait_seconds
 from storage_guards.memory.base import MemoryBase
 
@@ -62,7 +63,7 @@ class AsyncMemoryGuard(MemoryBase):
         check_unknown(error)
         return None
 
-    @asynccontextmanager
+    @async_block
     async def begin(self, *holders: Fence | HasFence, claim: bool = False) -> AsyncIterator[dict[Any, Any]]:
         """Run one transaction: it is checked first, and is alone on the guard until its end.
 

@@ -15,9 +15,11 @@ class PsycopgErrors(ErrorContext):
     kinds = of_driver = (psycopg.Error,)
 
     def explain(self, error: Exception) -> Exception:
-        state, message = getattr(error, "sqlstate", None), first_line(error)
+        state, message = sql_errors.state_of(error), first_line(error)
         if type(error).__module__.partition(".")[0] == "psycopg_pool":
-            return self.unavailable(f"the pool gave no connection to reach {self.subject}: {message}")
+            return self.unavailable(
+                f"the pool gave no connection to reach {self.subject}: {message}; psycopg's log says why"
+            )
         explained = self.from_state(state, message)
         if explained is not None:
             return explained

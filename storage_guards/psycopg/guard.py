@@ -7,13 +7,13 @@ It takes as few round trips as safety allows.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from psycopg import Connection
 from psycopg.abc import Params
 
 from fencing.kernel.fence import Fence, HasFence
+from storage_guards.blocks import block
 from storage_guards.psycopg.base import PsycopgBase, Query, may_end_the_transaction
 from storage_guards.psycopg.blocks import GuardedBlock, run_alone
 from storage_guards.psycopg.sources import Source, connection_source, django_hint
@@ -85,7 +85,7 @@ class PsycopgGuard(PsycopgBase, Operations):
             if transaction.end_interrupted(error):
                 raise
 
-    @contextmanager
+    @block
     def begin(self, *holders: Fence | HasFence, claim: bool = False) -> Iterator[Connection[Any]]:
         """Run one transaction: its first statement checks and locks the marks, which stay locked until its commit.
 

@@ -6,7 +6,6 @@ It takes as few round trips as safety allows.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 from psycopg import AsyncConnection
@@ -14,6 +13,7 @@ from psycopg.abc import Params
 
 # SYNC: from storage_guards.psycopg.sources import django_hint
 from fencing.kernel.fence import Fence, HasFence
+from storage_guards.blocks import async_block
 from storage_guards.psycopg.base import PsycopgBase, Query, may_end_the_transaction
 from storage_guards.psycopg.blocks import AsyncGuardedBlock, run_alone_async
 from storage_guards.psycopg.sources import AsyncSource, async_connection_source
@@ -90,7 +90,7 @@ class AsyncPsycopgGuard(PsycopgBase, AsyncOperations):
             if transaction.end_interrupted(error):
                 raise
 
-    @asynccontextmanager
+    @async_block
     async def begin(self, *holders: Fence | HasFence, claim: bool = False) -> AsyncIterator[AsyncConnection[Any]]:
         """Run one transaction: its first statement checks and locks the marks, which stay locked until its commit.
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import redis
@@ -13,6 +12,7 @@ from fencing.kernel.admission import as_fence
 from fencing.kernel.effects import Plan, run
 from fencing.kernel.errors import OutcomeUnknown
 from fencing.kernel.fence import Fence, HasFence, Mark
+from storage_guards.blocks import block
 from storage_guards.redis.base import RedisBase
 from storage_guards.redis.clients import CLUSTERS, check_client, connections_of
 from storage_guards.redis.commands import Argument, Command
@@ -162,7 +162,7 @@ class RedisGuard(RedisBase):
         sending = Sending()
         return self._send(self._plan_write([holder], request, claim, sending), sending)
 
-    @contextmanager
+    @block
     def begin(self, *holders: Fence | HasFence, claim: bool = False) -> Iterator[RedisTransaction]:
         """Run one transaction: it reads at once, and its writes are done together, as the block ends.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
 from typing import Any
 
 import redis.asyncio
@@ -12,6 +11,7 @@ from fencing.kernel.admission import as_fence
 from fencing.kernel.effects import Plan, run_async
 from fencing.kernel.errors import OutcomeUnknown
 from fencing.kernel.fence import Fence, HasFence, Mark
+from storage_guards.blocks import async_block
 from storage_guards.redis.base import RedisBase
 from storage_guards.redis.clients import CLUSTERS, check_client, connections_of
 from storage_guards.redis.commands import Argument, Command
@@ -162,7 +162,7 @@ class AsyncRedisGuard(RedisBase):
         sending = Sending()
         return await self._send(self._plan_write([holder], request, claim, sending), sending)
 
-    @asynccontextmanager
+    @async_block
     async def begin(self, *holders: Fence | HasFence, claim: bool = False) -> AsyncIterator[AsyncRedisTransaction]:
         """Run one transaction: it reads at once, and its writes are done together, as the block ends.
 

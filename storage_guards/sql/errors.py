@@ -11,13 +11,16 @@ from fencing.kernel.errors import FencingError, GuardNotEnforceable, GuardUnavai
 from fencing.kernel.fence import Fence
 from fencing.sql.errors import (
     ALREADY_BEGUN,
+    HINT_OF_FILE,
     LOST_RACE,
     NO_PRIVILEGE,
     RAISED,
     READ_ONLY,
+    UNDEFINED_FILE,
     UNDEFINED_TABLE,
     WAITED_TOO_LONG,
     ended_by_a_bound,
+    login_was_refused,
 )
 from storage_guards.sql.outcome import TABLE
 
@@ -108,7 +111,7 @@ class ErrorContext(ABC):
 
     def unanswered(self, message: str, *, reached: bool) -> GuardUnavailable:
         """Return the error for a database that gave no answer; ``reached`` says whether there was a connection."""
-        hint = "" if reached else "; is it running, and are its address, its name, user and password right?"
+        hint = "" if reached else "; is it running, and are its address right?"
         return self.unavailable(f"the database did not answer about {self.subject}: {message}{hint}")
 
     def refused(self, message: str) -> GuardNotEnforceable:
@@ -124,6 +127,12 @@ class ErrorContext(ABC):
         """
         if state == UNDEFINED_TABLE:
             return GuardNotEnforceable(f"the table {TABLE} is missing: call guard.create_tables() once")
+        if login_was_refused(state):
+            return GuardNotEnforceable(
+                f"the database did not let the guard in: {message}; correct its address, its name, user and password"
+            )
+        if state == UNDEFINED_FILE:
+            return GuardNotEnforceable(f"the database was not opened: {message}; {HINT_OF_FILE}")
         if state == READ_ONLY:
             return GuardNotEnforceable(
                 f"this connection is read-only ({message}): connect the guard to the primary, not to a replica"

@@ -19,8 +19,8 @@ from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable, LeaseLo
 from fencing.kernel.fence import Fence, HasFence
 from fencing.kernel.interruptions import interruption_in
 from fencing.kernel.sockets import leave_to_parent
+from storage_guards.blocks import note_open, refuse_nested
 from storage_guards.continuity import Acknowledged, Continuity, check
-from storage_guards.nesting import note_open, refuse_nested
 from storage_guards.sql.errors import ErrorContext
 from storage_guards.sql.outcome import Admitted
 

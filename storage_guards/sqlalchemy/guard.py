@@ -13,6 +13,7 @@ from sqlalchemy import Connection, Engine, Executable
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from fencing.kernel.fence import Fence, HasFence
+from storage_guards.blocks import block
 from storage_guards.sql.base import Operation
 from storage_guards.sql.operations import Operations
 from storage_guards.sqlalchemy.base import COUNT_ROWS, Parameters, SQLAlchemyBase, affected
@@ -87,7 +88,7 @@ class SQLAlchemyGuard(SQLAlchemyBase, Operations):
         with self._run(transaction):
             pass
 
-    @contextmanager
+    @block
     def begin(self, *holders: Fence | HasFence, claim: bool = False) -> Iterator[Connection]:
         """Run one transaction: its first statement checks and locks the marks, which stay locked until its commit.
 
@@ -133,7 +134,7 @@ class SQLAlchemyGuard(SQLAlchemyBase, Operations):
         self, *holders: Fence | HasFence, claim: bool = False, factory: sessionmaker[S] | scoped_session[S]
     ) -> AbstractContextManager[S]: ...
 
-    @contextmanager
+    @block
     def session(self, *holders: Fence | HasFence, claim: bool = False, factory: Any = None) -> Iterator[Any]:
         """Run a :meth:`begin` for the ORM: a new session, whose transaction begins with the check::
 

@@ -21,6 +21,7 @@ from sqlalchemy.ext.asyncio import (  # ASYNC
 
 from fencing.kernel.fence import Fence, HasFence
 from fencing.sql.statement_thread import StatementThread
+from storage_guards.blocks import async_block
 from storage_guards.sql.base import Operation
 from storage_guards.sql.operations_async import AsyncOperations
 from storage_guards.sqlalchemy.base import COUNT_ROWS, Parameters, SQLAlchemyBase, affected
@@ -107,7 +108,7 @@ class AsyncSQLAlchemyGuard(SQLAlchemyBase, AsyncOperations):
         async with self._run(transaction):
             pass
 
-    @asynccontextmanager
+    @async_block
     async def begin(self, *holders: Fence | HasFence, claim: bool = False) -> AsyncIterator[AsyncConnection]:
         """Run one transaction: its first statement checks and locks the marks, which stay locked until its commit.
 
@@ -159,7 +160,7 @@ class AsyncSQLAlchemyGuard(SQLAlchemyBase, AsyncOperations):
         self, *holders: Fence | HasFence, claim: bool = False, factory: async_sessionmaker[S] | async_scoped_session[S]
     ) -> AbstractAsyncContextManager[S]: ...
 
-    @asynccontextmanager
+    @async_block
     async def session(self, *holders: Fence | HasFence, claim: bool = False, factory: Any = None) -> AsyncIterator[Any]:
         """Run a :meth:`begin` for the ORM: a new session, whose transaction begins with the check::
 

@@ -1071,7 +1071,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a-forked-child-ends-its-parents-transaction",
-        "storage_guards/nesting.py",
+        "storage_guards/blocks.py",
         "            holder.leave_to_parent()\n",
         "            pass\n",
         ("tests/sql/test_forks.py::test_the_transaction_is_the_parents",),
@@ -1250,7 +1250,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "another-task-is-taken-for-the-same",
-        "storage_guards/nesting.py",
+        "storage_guards/blocks.py",
         "if same and each.owner == owner and each.marks == id(marks):",
         "if same and each.marks == id(marks):",
         ("tests/sql/test_nesting.py::test_tasks",),

@@ -38,7 +38,7 @@ REDIS_CLIENT = (
     "fencing.redis.quirks",
     "fencing.redis.sentinel",
 )
-SHARED = tuple(f"storage_guards.{name}" for name in ("bounds", "continuity", "nesting", "sending"))  # by all guards
+SHARED = tuple(f"storage_guards.{name}" for name in ("blocks", "bounds", "continuity", "sending"))  # by all guards
 REDIS_CONNECTIONS = tuple(
     f"fencing.redis.{name}" for name in ("client", "client_async", "cluster.client", "cluster.client_async")
 )
@@ -138,10 +138,10 @@ ROOMS = {
     "fencing.sql.errors": Room(),
     "fencing.testing": Room((*BACKEND, "fencing.memory")),
     "storage_guards.bounds": Room((KERNEL,)),
+    "storage_guards.blocks": Room((KERNEL,)),
     "storage_guards.continuity": Room((KERNEL,)),
-    "storage_guards.nesting": Room((KERNEL,)),
     "storage_guards.sending": Room((KERNEL,)),
-    "storage_guards.memory": Room((KERNEL, "storage_guards.bounds")),
+    "storage_guards.memory": Room((KERNEL, "storage_guards.blocks", "storage_guards.bounds")),
     "storage_guards.testing": Room((KERNEL, "fencing.testing.contract"), ("pytest",)),
     "storage_guards.sql": Room((KERNEL, "fencing.sql.errors", *SHARED)),
     "storage_guards.sqlalchemy": Room((KERNEL, "fencing.sql", *SHARED, "storage_guards.sql"), ("sqlalchemy",)),
@@ -157,7 +157,10 @@ ROOMS = {
     ),  # no second client of a Cluster
     "storage_guards.files": Room((KERNEL, *SHARED)),
     "storage_guards.http": Room((KERNEL,)),
-    **dict.fromkeys(HTTP_CLIENT, Room((KERNEL, "storage_guards.bounds", "storage_guards.http"), ("httpx2",))),
+    **dict.fromkeys(
+        HTTP_CLIENT,
+        Room((KERNEL, "storage_guards.blocks", "storage_guards.bounds", "storage_guards.http"), ("httpx2",)),
+    ),
 }
 FACES = ("fencing", "storage_guards")  # they name everything, and load it when it is used: see the tests below
 

@@ -1,0 +1,221 @@
+"""The blocks that guards return: how they are entered, and what becomes of a second one inside.
+
+They are entered with ``with`` or ``async with``; whatever else is done says so.
+
+Nested transactions of one fence are refused, where one thread or task asks for them. A guarded block that asks its
+guard for a second transaction of the same fence would wait for itself. The second waits for the first, and the first
+for the second, until one of them runs out of time. Not noticed are the block of another guard object, and the block of
+another fence of the same name.
+
+A fork copies an open transaction. Were the child to end its block, its COMMIT or ROLLBACK would end the parent's.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+import weakref
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
+from contextvars import ContextVar
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, NoReturn, ParamSpec, Protocol, TypeVar
+
+from fencing.kernel.fence import Fence
+from fencing.kernel.process import after_fork, current_owner
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class _Block(Generic[T]):
+    """The part that blocks of both kinds share.
+
+    Args:
+        name: of the method that returns the block.
+        manager: the context manager of its function.
+    """
+
+    statement: ClassVar[str]
+
+    def __init__(self, name: str, manager: Any) -> None:
+        self._name, self._manager = name, manager
+        self._is_used = False
+
+    @property
+    def _advice(self) -> str:
+        return f"write `{self.statement} guard.{self._name}(…) as …:`"
+
+    def _refuse(self, other: str) -> NoReturn:
+        self._is_used = True
+        raise TypeError(f"{self._name}() returns a block for `{self.statement}`, not for `{other}`; {self._advice}")
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(
+            f"{self.__dict__.get('_name', 'the guard')}() returns a block, which has no {name!r}; "
+            f"write `{self.statement} … as …:`, and use what that gives"
+        )
+
+    def __repr__(self) -> str:
+        return f"<block of {self._name}()>"
+
+    def __del__(self) -> None:
+        if not self.__dict__.get("_is_used", True):
+            warnings.warn(
+                f"{self._name}() was never entered, so nothing was checked or written; {self._advice}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+
+class Block(_Block[T], AbstractContextManager[T, bool | None]):
+    """A block of a sync guard, entered with ``with``, once."""
+
+    statement = "with"
+
+    def __enter__(self) -> T:
+        self._is_used = True
+        value: T = self._manager.__enter__()
+        return value
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        is_handled: bool | None = self._manager.__exit__(kind, error, trace)
+        return is_handled
+
+    if not TYPE_CHECKING:  # type checkers report these themselves
+
+        def __aenter__(self) -> NoReturn:
+            self._refuse("async with")
+
+        def __aexit__(self, *error: object) -> None: ...
+
+
+class AsyncBlock(_Block[T], AbstractAsyncContextManager[T, bool | None]):
+    """A block of an async guard, entered with ``async with``, once."""
+
+    statement = "async with"
+
+    def __aenter__(self) -> Coroutine[Any, Any, T]:
+        self._is_used = True
+        entering: Coroutine[Any, Any, T] = self._manager.__aenter__()
+        return entering
+
+    def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> Coroutine[Any, Any, bool | None]:
+        leaving: Coroutine[Any, Any, bool | None] = self._manager.__aexit__(kind, error, trace)
+        return leaving
+
+    if not TYPE_CHECKING:
+
+        def __enter__(self) -> NoReturn:
+            self._refuse("with")
+
+        def __exit__(self, *error: object) -> None: ...
+
+        def __await__(self) -> NoReturn:
+            self._refuse("await")
+
+
+def block(function: Callable[P, Iterator[T]]) -> Callable[P, Block[T]]:
+    """Make a method that returns a block of a generator function, as ``contextlib.contextmanager`` does."""
+    manager = contextmanager(function)
+
+    @functools.wraps(function)
+    def make(*args: P.args, **kwargs: P.kwargs) -> Block[T]:
+        return Block(function.__name__, manager(*args, **kwargs))
+
+    return make
+
+
+def async_block(function: Callable[P, AsyncIterator[T]]) -> Callable[P, AsyncBlock[T]]:
+    """Make a method that returns a block, as ``contextlib.asynccontextmanager`` does."""
+    manager = asynccontextmanager(function)
+
+    @functools.wraps(function)
+    def make(*args: P.args, **kwargs: P.kwargs) -> AsyncBlock[T]:
+        return AsyncBlock(function.__name__, manager(*args, **kwargs))
+
+    return make
+
+
+class Holder(Protocol):
+    """A transaction that holds marks."""
+
+    is_left: bool
+    """Its context was left, so it certainly is over."""
+
+    def is_over(self) -> bool:
+        """Return whether it no longer holds the marks. Hooks may run before its context is left."""
+
+    def leave_to_parent(self) -> None:
+        """End this child process's copy, without a message to the storage."""
+
+
+class _OpenTransaction(NamedTuple):
+    """A transaction that holds marks, or is about to."""
+
+    owner: object
+    marks: int
+    fences: Sequence[Fence]
+    holder: weakref.ref[Holder]  # a transaction that is interrupted as it begins ends with its object
+
+
+# The open transactions of this context. Child contexts inherit them, so each has its owner.
+_open: ContextVar[tuple[_OpenTransaction, ...]] = ContextVar("fencing_open_transactions", default=())
+
+_all: set[weakref.ref[Holder]] = set()  # those of all threads and tasks, and some that are over
+
+
+def note_open(marks: object, fences: Sequence[Fence], holder: Holder) -> None:
+    """Note a transaction of this thread or task, until its end.
+
+    Args:
+        marks: the object that stands for the guard's marks, one for each guard.
+        fences: the fences whose marks the transaction holds, or is about to hold.
+        holder: the transaction.
+    """
+    alive = weakref.ref(holder, _all.discard)
+    _all.add(alive)
+    _open.set((*_still_open(), _OpenTransaction(current_owner(), id(marks), fences, alive)))
+
+
+def refuse_nested(marks: object, fences: Sequence[Fence]) -> None:
+    """Refuse a call inside a guarded block of the same thread or task and the same fence.
+
+    Args:
+        marks: as for :func:`note_open`.
+        fences: the fences whose marks the call needs.
+
+    Raises:
+        RuntimeError: it would wait for a block of the same thread or task. Use what that block gives, or end it first.
+    """
+    owner = current_owner()
+    for each in _still_open():
+        same = [fence for fence in fences if fence in each.fences]
+        if same and each.owner == owner and each.marks == id(marks):
+            raise RuntimeError(
+                f"a guarded block around this call holds the mark of {same[0].resource!r}, so this call would wait for "
+                f"itself; use the connection or session of that block, or its data; or end the block first"
+            )
+
+
+def _still_open() -> list[_OpenTransaction]:
+    found: list[_OpenTransaction] = []
+    for each in _open.get():
+        holder = each.holder()
+        if not (holder is None or holder.is_left or holder.is_over()):
+            found.append(each)
+    return found
+
+
+def _in_child() -> None:
+    for each in list(_all):
+        holder = each()
+        if not (holder is None or holder.is_left or holder.is_over()):
+            holder.leave_to_parent()
+
+
+after_fork(_in_child)
