@@ -82,15 +82,29 @@ _HOME = {
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
+_OF_GUARDS = ("FencingMiddleware", "WSGIFencingMiddleware", "fenced")
+
 __all__ = [*sorted(_MODULE_OF)]  # noqa: PLE0604 - pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         return importlib.metadata.version("fencing")
+    if name.endswith("Guard") or name in _OF_GUARDS:  # an ImportError: `from … import` replaces an AttributeError
+        raise ImportError(f"{name} is in another package: from storage_guards import {name}", name=__name__)
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+    try:
+        module = importlib.import_module(f"{__name__}.{_MODULE_OF[name]}")
+    except ModuleNotFoundError as error:
+        if error.name != "sqlalchemy":
+            raise
+        raise ModuleNotFoundError(
+            f"{name} needs sqlalchemy, which is not installed: install fencing with the extra [sqlalchemy]",
+            name=error.name,
+            path=error.path,
+        ) from error
+    value = getattr(module, name)
     globals()[name] = value
     return value
 

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Self, Unpack, overload
 from fencing.kernel.effects import run
 from fencing.kernel.errors import FencingError
 from fencing.kernel.fence import Fence
-from fencing.locks.arguments import check_adoptable
+from fencing.locks.arguments import check_adoptable, without_reentrant
 from fencing.locks.backend import Backend, ForcedRelease, Holder
 from fencing.locks.capabilities import check_capabilities
 from fencing.locks.give_back import GiveBack, log_unreleased
@@ -81,14 +81,14 @@ class Coordinator(Backend):
 
         ``options`` are those of :meth:`lock`.
         """
-        return self.lock(resource, **options).acquire(timeout)
+        return self.lock(resource, **without_reentrant(options, "acquire")).acquire(timeout)
 
     def try_acquire(self, resource: str, **options: Unpack[LockOptions]) -> Lease | None:
         """Try once to take the lock, and claim its fence: :meth:`fencing.FencedLock.try_acquire`.
 
         ``options`` are those of :meth:`lock`.
         """
-        return self.lock(resource, **options).try_acquire()
+        return self.lock(resource, **without_reentrant(options, "try_acquire")).try_acquire()
 
     def hold(
         self,
@@ -111,6 +111,7 @@ class Coordinator(Backend):
 
         ``options`` are those of :meth:`lock`, for each of them.
         """
+        options = without_reentrant(options, "hold_all")
         return HoldAll(check_locks([self.lock(each, **options) for each in check_names(resources)]), timeout)
 
     def locked(

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Self, Unpack, overload
 from fencing.kernel.effects import run_async
 from fencing.kernel.errors import FencingError
 from fencing.kernel.fence import Fence
-from fencing.locks.arguments import check_adoptable
+from fencing.locks.arguments import check_adoptable, without_reentrant
 from fencing.locks.backend import Backend, ForcedRelease, Holder
 from fencing.locks.capabilities import check_capabilities
 from fencing.locks.give_back import AsyncGiveBack, log_unreleased
@@ -91,14 +91,14 @@ class AsyncCoordinator(Backend):
 
         ``options`` are those of :meth:`lock`.
         """
-        return await self.lock(resource, **options).acquire(timeout)
+        return await self.lock(resource, **without_reentrant(options, "acquire")).acquire(timeout)
 
     async def try_acquire(self, resource: str, **options: Unpack[AsyncLockOptions]) -> AsyncLease | None:
         """Try once to take the lock, and claim its fence: :meth:`fencing.AsyncFencedLock.try_acquire`.
 
         ``options`` are those of :meth:`lock`.
         """
-        return await self.lock(resource, **options).try_acquire()
+        return await self.lock(resource, **without_reentrant(options, "try_acquire")).try_acquire()
 
     def hold(
         self,
@@ -123,6 +123,7 @@ class AsyncCoordinator(Backend):
 
         ``options`` are those of :meth:`lock`, for each of them.
         """
+        options = without_reentrant(options, "hold_all")
         return AsyncHoldAll(check_locks([self.lock(each, **options) for each in check_names(resources)]), timeout)
 
     def locked(

@@ -81,12 +81,15 @@ _NEEDED_BY = {
     "sqlalchemy": "sqlalchemy",
 }
 _LEAST_SQLALCHEMY = 2
+_OF_LOCKS = ("Fence", "Mark", "OutcomeUnknown", "StaleFence", "UnclaimedFence", "hold_all")
 _EXTRA_WITH = {"httpx2": "http", "obstore": "objectstore", "psycopg": "psycopg", "sqlalchemy": "sqlalchemy"}
 
 
 def __getattr__(name: str) -> Any:
     if name == "__all__":  # of import *: what can be loaded
         return [each for each in sorted(_MODULE_OF) if _is_installed(_MODULE_OF[each])]
+    if name.endswith(("Coordinator", "Lock", "Lease")) or name in _OF_LOCKS:  # `from … import` replaces AttributeErrors
+        raise ImportError(f"{name} is in another package: from fencing import {name}", name=__name__)
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:

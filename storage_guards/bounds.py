@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from fencing.kernel.admission import as_fence, sorted_fences
-from fencing.kernel.errors import OutcomeUnknown
+from fencing.kernel.errors import FencingError, OutcomeUnknown
 from fencing.kernel.fence import Fence, HasFence
 from fencing.kernel.retry import LEAST_SECONDS
 
@@ -69,6 +69,8 @@ def check_unknown(error: object) -> OutcomeUnknown:
     hint = ""
     if isinstance(error, BaseException) and isinstance(error.__cause__, OutcomeUnknown):
         hint = "; pass its __cause__"
+    elif isinstance(error, FencingError):
+        hint = "; a write that raised another error of a guard has not happened"
     raise TypeError(f"landed takes an OutcomeUnknown, not {type(error).__name__}{hint}")
 
 

@@ -77,6 +77,8 @@ def as_fence(holder: Fence | HasFence) -> Fence:
             hint = "; pass several as separate arguments"
         elif hasattr(holder, "try_acquire"):
             hint = "; acquire the lock, and pass the lease"
+        elif hasattr(holder, "__enter__") or hasattr(holder, "__aenter__"):
+            hint = "; write `with … as lease:`, and pass the lease"
         raise TypeError(f"a guard takes a lease or a Fence, not {type(holder).__name__}{hint}")
     ended = getattr(holder, "ended", None)
     if ended is not None:

@@ -86,8 +86,11 @@ class NotAcquired(FencingError):
                 f"within {waited:.2f} s; pass the lease on, or use lock.reentrant() for both blocks"
             )
         elif reason == "held":
-            holder = owner or "an unknown holder (another library's lock, or other data under that name?)"
-            text = f"{resource!r} is held by {holder}; it was not acquired within {waited:.2f} s; try later"
+            holder, then = owner, "try later"
+            if owner is None:
+                holder = "an unknown holder (another library's lock, or other data under that name?)"
+                then = "try later; if nothing frees it, force_release() does, or choose another name"
+            text = f"{resource!r} is held by {holder}; it was not acquired within {waited:.2f} s; {then}"
         elif reason == "late":
             text = f"{resource!r} was not tried: after the other locks of the call {waited:.2f} s were over; try later"
         elif reason == "unreplicated":
@@ -223,7 +226,8 @@ class UnclaimedFence(FencingError):
         has = "no mark" if mark is None else f"only {mark.number}"
         super().__init__(
             f"{holder} was not claimed at this storage, which has {has}: "
-            f"pass guards=[guard] to the lock, or claim before you read; after a loss of data, acquire again"
+            f"pass guards=[guard] to the lock, or claim before you read; "
+            f"after a loss of data, release the lease, and acquire again"
         )
 
 

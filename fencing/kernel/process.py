@@ -10,7 +10,7 @@ import time
 import weakref
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 from fencing.kernel import quirks
 
@@ -21,6 +21,18 @@ _BOOTTIME: int | None = getattr(time, "CLOCK_BOOTTIME", None)
 # CLOCK_BOOTTIME where there is one (Linux); CLOCK_MONOTONIC stops while the machine is suspended: clock_gettime(2).
 now: Callable[[], float] = time.monotonic if _BOOTTIME is None else partial(time.clock_gettime, _BOOTTIME)
 """The clock of leases: seconds since some fixed moment. It also counts while the machine is suspended."""
+
+
+class OfThisProcess:
+    """The base of what has connections or threads. Each process makes its own: it is neither pickled nor copied."""
+
+    __slots__ = ()
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise TypeError(
+            f"{type(self).__name__} has connections, and is neither pickled nor copied; make one in each process"
+        )
+
 
 Remake = Callable[[], object]
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from fencing.kernel.fence import Fence, check_number
 from fencing.locks.backend import Backend
 from fencing.locks.capabilities import check_capabilities
-from fencing.locks.settings import Settings
+from fencing.locks.settings import AsyncLockOptions, LockOptions, Settings
+
+Options = TypeVar("Options", LockOptions, AsyncLockOptions)
 
 NOT_PICKLED = (
     "a lock has connections, and is neither pickled nor copied; "
@@ -21,6 +23,13 @@ def settings_of(backend: Backend, options: Mapping[str, Any], *, asynchronous: b
     return check_capabilities(
         backend, backend.settings.changed(options, asynchronous=asynchronous), backend.settings.ttl
     )
+
+
+def without_reentrant(options: Options, method: str) -> Options:
+    """Return the options; raise TypeError if ``reentrant`` is among them, which only blocks can be."""
+    if "reentrant" in options:
+        raise TypeError(f"{method} is never re-entrant: only blocks are; write hold(..., reentrant=True)")
+    return options
 
 
 def check_adoptable(fence: object) -> Fence:

@@ -103,6 +103,8 @@ def coordinator_of(given: Any, *, asynchronous: bool) -> Backend:
         if home is not None:
             module, name = home[asynchronous]
             return _shared.get(given, getattr(importlib.import_module(module), name))
+    if isinstance(given, type):
+        raise TypeError(f"{lock} takes a client or a coordinator, not the class {given.__name__}; make one of it")
     kind_name = type(given).__name__
     text = (
         f"{lock} takes a client, such as a redis.Redis or an engine of SQLAlchemy, or a coordinator, "

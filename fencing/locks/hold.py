@@ -98,6 +98,7 @@ class Hold(Block):
     if not TYPE_CHECKING:  # type checkers report a ``with`` of the other kind themselves
 
         async def __aenter__(self) -> NoReturn:
+            self._used = True
             hint = "write `with lock.hold(...) as lease:`, or use AsyncFencedLock"
             raise TypeError(f"this is a sync lock: {hint}")
 

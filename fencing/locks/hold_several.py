@@ -92,11 +92,12 @@ class HoldAll:
             lease.release_later()
         if not getattr(self, "_used", True):
             resources = ", ".join(lock.resource for lock in self._locks)
-            warn_of_unused("hold_all()", resources, self, "thread")
+            warn_of_unused("hold_all()", resources, "thread")
 
     if not TYPE_CHECKING:  # type checkers report a ``with`` of the other kind themselves
 
         async def __aenter__(self) -> NoReturn:
+            self._used = True
             raise TypeError("these are sync locks: write `with hold_all(...) as leases:`, or use async locks")
 
         async def __aexit__(self, *error: object) -> None: ...

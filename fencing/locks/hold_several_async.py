@@ -93,17 +93,19 @@ class AsyncHoldAll:
             lease.release_later()
         if not getattr(self, "_used", True):
             resources = ", ".join(lock.resource for lock in self._locks)
-            # SYNC instead: warn_of_unused("hold_all()", resources, self, "thread")
-            warn_of_unused("hold_all()", resources, self, "task")
+            # SYNC instead: warn_of_unused("hold_all()", resources, "thread")
+            warn_of_unused("hold_all()", resources, "task")
 
     if not TYPE_CHECKING:  # type checkers report a ``with`` of the other kind themselves
 
         def __enter__(self) -> NoReturn:  # ASYNC
+            self._used = True
             raise TypeError("these are async locks: write `async with hold_all(...) as leases:`, or use sync locks")
 
         def __exit__(self, *error: object) -> None: ...  # ASYNC
 
         # SYNC: async def __aenter__(self) -> NoReturn:
+        # SYNC:     self._used = True
         # SYNC:     raise TypeError("these are sync locks: write `with hold_all(...) as leases:`, or use async locks")
 
         # SYNC: async def __aexit__(self, *error: object) -> None: ...

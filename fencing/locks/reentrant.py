@@ -200,7 +200,7 @@ class Block:
         if lease is not None and self._leave():  # an interruption skipped the end of the block
             lease.release_later()
         elif not getattr(self, "_used", True):
-            warn_of_unused("hold()", self._lock.resource, self, self._waiter)
+            warn_of_unused("hold()", self._lock.resource, self._waiter)
 
 
 def this_task() -> weakref.ref[asyncio.Task[Any]] | None:
@@ -210,14 +210,13 @@ def this_task() -> weakref.ref[asyncio.Task[Any]] | None:
     return None if task is None else weakref.ref(task)
 
 
-def warn_of_unused(name: str, resources: str, source: object, waiter: Literal["thread", "task"]) -> None:
+def warn_of_unused(name: str, resources: str, waiter: Literal["thread", "task"]) -> None:
     """Warn that a block was made, and never entered. So the lock was not taken, and the code after it ran without."""
     statement = "with" if waiter == "thread" else "async with"
     warnings.warn(
         f"{name} of {resources!r} was never entered, so nothing was locked; write `{statement} … as lease:`",
         RuntimeWarning,
         stacklevel=3,
-        source=source,
     )
 
 

@@ -23,6 +23,8 @@ def check_client(client: object, wanted: tuple[type, type], coordinator: str) ->
     """Raise TypeError, with what to do instead, if a coordinator does not take this client."""
     if isinstance(client, wanted) and not isinstance(client, PIPELINES):
         return
+    if isinstance(client, type):
+        raise TypeError(f"{coordinator} takes a client, not the class {client.__name__}; write {client.__name__}(...)")
     if isinstance(client, PIPELINES):
         hint = "; pass the client that made the pipeline"
     elif isinstance(client, (redis.asyncio.Redis, redis.asyncio.RedisCluster)):

@@ -288,6 +288,8 @@ def command(call: Call, *, by_text: bool = False) -> bytes:
     return script_call(call.script.by_text, len(keys), len(args), bulks((*keys, *args)))
 
 
+_SCRIPT = re.compile(r" script: [0-9a-f]{40}, on @user_script:\d+\.?")  # where Redis ran it, which helps nobody
+
 _NO_RIGHT = "; give the client's user the permissions that the documentation names; ACL LOG shows the missing one"
 _HINTS = {  # Redis 6.2 has such words in the middle of the text
     "WRONGTYPE": "; the key of that name has other data: choose another resource name, or another Redis database",
@@ -322,8 +324,9 @@ def map_error(error: RedisError | OSError, address: str) -> NoReply | Coordinato
         redirected.__cause__ = error  # a client of the Cluster follows it
         return redirected
     if isinstance(error, ResponseError):
-        hint = next((hint for words, hint in _HINTS.items() if words in str(error)), "")
-        return CoordinatorUnavailable(f"Redis at {address} refused the request: {error}{hint}", address=address)
+        text = _SCRIPT.sub("", str(error))
+        hint = next((hint for words, hint in _HINTS.items() if words in text), "")
+        return CoordinatorUnavailable(f"Redis at {address} refused the request: {text}{hint}", address=address)
     return NoReply(_without_objects(error), may_have_run=True)
 
 

@@ -16,6 +16,7 @@ from fencing.kernel.effects import Plan, Sleep
 from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable, OutcomeUnknown
 from fencing.kernel.fence import Fence, HasFence, Mark, check_resource
 from fencing.kernel.interruptions import raise_interruption
+from fencing.kernel.process import OfThisProcess
 from fencing.kernel.retry import Backoff
 from storage_guards.blocks import note_open, refuse_nested
 from storage_guards.bounds import check_timeout, check_unknown, wait_seconds
@@ -76,7 +77,7 @@ def check_data(data: object) -> bytes:
     return bytes(data)
 
 
-class FileBase:
+class FileBase(OfThisProcess):
     """What both file guards share."""
 
     begin_takes_several = False

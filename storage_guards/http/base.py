@@ -11,6 +11,7 @@ from fencing.kernel.admission import sorted_fences
 from fencing.kernel.effects import Plan
 from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable
 from fencing.kernel.fence import Fence, HasFence, Mark, check_resource
+from fencing.kernel.process import OfThisProcess
 from fencing.kernel.retry import Backoff, NoReply, retry
 from storage_guards.bounds import check_timeout, wait_seconds
 from storage_guards.http.claims import numbers_of
@@ -42,7 +43,7 @@ class Reply(NamedTuple):
     body: bytes
 
 
-class HTTPBase:
+class HTTPBase(OfThisProcess):
     """The plans of both HTTP guards."""
 
     def __init__(self, url: str | httpx2.URL, client: httpx2.Client | httpx2.AsyncClient, timeout: float) -> None:

@@ -12,10 +12,11 @@ from fencing.kernel import process
 from fencing.kernel.admission import admit_claim, admit_write
 from fencing.kernel.errors import GuardUnavailable
 from fencing.kernel.fence import Fence, Mark
+from fencing.kernel.process import OfThisProcess
 from storage_guards.bounds import check_timeout
 
 
-class MemoryBase(ABC):
+class MemoryBase(OfThisProcess, ABC):
     """The marks, the data and the rule of both memory guards. The caller holds the guard's lock."""
 
     def __init__(self, *, timeout: float = 10.0) -> None:

@@ -181,7 +181,7 @@ class ObjectStoreGuard(ProbedOnce):
         for _ in range(OPEN_ROUNDS):
             current = self.read(resource)
             if current is None:
-                raise KeyError(name)
+                raise KeyError(f"nothing is published for {resource!r}, so it has no {name!r}; publish it first")
             try:
                 return current.open(name)
             except StaleRead as error:

@@ -191,7 +191,7 @@ class AsyncObjectStoreGuard(AsyncProbedOnce):
         for _ in range(OPEN_ROUNDS):
             current = await self.read(resource)
             if current is None:
-                raise KeyError(name)
+                raise KeyError(f"nothing is published for {resource!r}, so it has no {name!r}; publish it first")
             try:
                 return await current.open(name)
             except StaleRead as error:

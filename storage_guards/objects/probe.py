@@ -118,7 +118,10 @@ def _plan_trials(directory: str, used: list[str], deadline: Deadline) -> Plan[Pr
     exists, changed, same, *raced = names = ["one", "changed", "same", *(f"race-{number}" for number in range(ROUNDS))]
     used += [*names, "absent", *(f"race-create-{number}" for number in range(ROUNDS))]
     first: dict[str, Version] = {}
-    yield Together([Get(directory + "absent", 0, deadline.part()) for _ in range(RACERS)])  # to open the connections
+    absent = directory + "absent"
+    replies = yield Together([Get(absent, 0, deadline.part()) for _ in range(RACERS)])  # to open the connections
+    if all(isinstance(reply, Lost) for reply in replies):  # what follows would have no time left to say why
+        raise replies[0]
     for name in names:
         first[name] = yield from _plan_expect(directory + name, _FIRST, CREATE, deadline, once=name == exists)
     try:
@@ -154,14 +157,14 @@ def _plan_trials(directory: str, used: list[str], deadline: Deadline) -> Plan[Pr
     if races < ROUNDS:
         raise Lost("conditional puts at the same time all failed")
     yield from _plan_refuse(
-        directory + "absent",
+        absent,
         b"none",
         now,
         "created an object although If-Match named a version that is gone",
         deadline,
         form,
     )
-    if (yield Get(directory + "absent", 0, deadline.part())) is not None:
+    if (yield Get(absent, 0, deadline.part())) is not None:
         raise _broken("refused a put with If-Match on a missing key, but created the object")
     versions_return = yield from _plan_returns(directory + same, first[same], deadline, form)
     return ProbeReport(form, versions_return, races, deadline.seconds - deadline.left)

@@ -14,6 +14,9 @@ from storage_guards.objects.keys import Directory
 from storage_guards.objects.pointer import Entry, Published
 from storage_guards.objects.requests import Get, Lost, Open, Read
 
+MOST_SHOWN = 10
+"""How many names an error shows."""
+
 
 class PublicationBase(Mapping[str, Entry]):
     """All objects that one ``publish`` made current.
@@ -69,8 +72,15 @@ class PublicationBase(Mapping[str, Entry]):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.resource!r} by fence {self.number}: {len(self)} objects>"
 
+    def _entry(self, name: str) -> Entry:
+        try:
+            return self._objects[name]
+        except KeyError:
+            known = ", ".join(map(repr, list(self._objects)[:MOST_SHOWN])) or "nothing"
+            raise KeyError(f"{name!r} is not in the publication of {self.resource!r}, which has {known}") from None
+
     def _plan_open(self, name: str) -> Plan[Reading]:
-        entry = self._objects[name]
+        entry = self._entry(name)
         key = self._directory.full(entry.key)
         try:
             stream = yield Open(key, self._seconds)
@@ -87,7 +97,7 @@ class PublicationBase(Mapping[str, Entry]):
         """Read objects: small ones several at a time, big ones one after the other."""
         if isinstance(names, str):
             raise TypeError(f"names are several names, not a str; for one object, call read({names!r})")
-        entries = {name: self._objects[name] for name in (self if names is None else names)}
+        entries = {name: self._entry(name) for name in (self if names is None else names)}
         small = {name: entry for name, entry in entries.items() if entry.size <= BYTES_AT_ONCE}
         data = dict.fromkeys(entries, b"")
         gets = [Get(self._directory.full(entry.key), entry.size, self._seconds) for entry in small.values()]

@@ -21,7 +21,7 @@ from storage_guards.sql.base import OperationsBase
 from storage_guards.sql.errors import NOTHING_WRITTEN
 from storage_guards.sql.pruning import Pruning
 from storage_guards.sql.schema import Choice
-from storage_guards.sql.statements import is_one_write
+from storage_guards.sql.statements import is_one_write, refuse_select
 from storage_guards.sql.verify import VerifyReport
 
 Query = str | bytes | SQL | Composed
@@ -95,10 +95,10 @@ class PsycopgBase(OperationsBase):
 def may_end_the_transaction(query: object) -> bool:
     """Return whether the query may end the transaction, also as one of several statements. PostgreSQL takes these where
     there are no parameters."""
-    if isinstance(query, str):
-        return not is_one_write(query)
-    if isinstance(query, bytes):
-        return not is_one_write(query.decode("latin-1"))
+    text = query.decode("latin-1") if isinstance(query, bytes) else query
+    if isinstance(text, str):
+        refuse_select(text)
+        return not is_one_write(text)
     if isinstance(query, Fence) or isinstance(getattr(query, "fence", None), Fence):
         raise TypeError("write got a fence in the place of the query: pass the lease first, then the query")
     if type(query).__module__.partition(".")[0] == "sqlalchemy":

@@ -18,6 +18,7 @@ from fencing.kernel.admission import admit_claim, admit_write, as_fence, sorted_
 from fencing.kernel.effects import Plan
 from fencing.kernel.errors import GuardUnavailable, OutcomeUnknown, StaleFence, StaleRead, UnclaimedFence
 from fencing.kernel.fence import Fence, HasFence, Mark, check_resource
+from fencing.kernel.process import OfThisProcess
 from fencing.redis.calls import call_without_token
 from fencing.redis.keys import slot_of
 from fencing.redis.scripts import Script
@@ -41,7 +42,7 @@ Holder = Fence | HasFence
 _Request = tuple[Script, list[bytes], list[Any]]
 
 
-class RedisBase:
+class RedisBase(OfThisProcess):
     """What both Redis guards share. A subclass has the connections."""
 
     begin_locks_mark = False

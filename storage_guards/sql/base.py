@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from fencing.kernel.errors import OutcomeUnknown
 from fencing.kernel.fence import Fence, check_resource
+from fencing.kernel.process import OfThisProcess
 from storage_guards.bounds import check_timeout, check_unknown, wait_seconds
 from storage_guards.sql.enforcement import enforce, question_for_forgers
 from storage_guards.sql.errors import ASK_AGAIN, NOTHING_WRITTEN, ErrorContext
@@ -37,7 +38,7 @@ class Operation(NamedTuple):
     waits: int = 1
 
 
-class OperationsBase(ABC):
+class OperationsBase(OfThisProcess, ABC):
     """The operations as values, and the hooks that each guard supplies for them."""
 
     def __init__(self, timeout: float, schema: str | None) -> None:

@@ -111,7 +111,7 @@ class ErrorContext(ABC):
 
     def unanswered(self, message: str, *, reached: bool) -> GuardUnavailable:
         """Return the error for a database that gave no answer; ``reached`` says whether there was a connection."""
-        hint = "" if reached else "; is it running, and are its address right?"
+        hint = "" if reached else "; is it running, and is its address right?"
         return self.unavailable(f"the database did not answer about {self.subject}: {message}{hint}")
 
     def refused(self, message: str) -> GuardNotEnforceable:

@@ -19,8 +19,19 @@ CREATE_LOCK = 7_236_273_601
 """The advisory lock under which PostgreSQL creates tables and functions, because IF NOT EXISTS fails in a race. The
 number is arbitrary."""
 
+NO_SELECT = (
+    "write takes no SELECT; read inside begin(), where what is read is current; call functions that write there, too"
+)
 
+
+_SELECT = re.compile(r"[\s(]*SELECT\b", re.IGNORECASE)
 ONE_WRITE = re.compile(r"\s*(INSERT|UPDATE|DELETE|MERGE|WITH|SELECT)\b[^;]*\Z", re.IGNORECASE)
+
+
+def refuse_select(sql: str) -> None:
+    """Raise ValueError for a text that begins with SELECT: it would be counted as a write of the rows that it reads."""
+    if _SELECT.match(sql):
+        raise ValueError(NO_SELECT)
 
 
 def is_one_write(sql: str) -> bool:

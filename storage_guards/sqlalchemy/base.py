@@ -24,6 +24,7 @@ from storage_guards.sql.errors import NOTHING_WRITTEN
 from storage_guards.sql.outcome import verdict
 from storage_guards.sql.pruning import Pruning
 from storage_guards.sql.schema import check_schema
+from storage_guards.sql.statements import NO_SELECT, refuse_select
 from storage_guards.sql.verify import VerifyReport
 from storage_guards.sqlalchemy.errors import SQLAlchemyErrors
 from storage_guards.sqlalchemy.marks import NESTED, WAITS, Marks
@@ -98,6 +99,7 @@ class SQLAlchemyBase(OperationsBase):
     def _writing(self, holder: Fence | HasFence, statement: Executable, claim: bool) -> SQLAlchemyTransaction:
         """Return the transaction of one statement. It is the caller's block if the statement may end it."""
         if type(statement) is TextClause:
+            refuse_select(statement.text)
             caller_block = self._marks.may_end_the_transaction(statement.text, self._sync_engine)
         elif isinstance(statement, UpdateBase):
             caller_block = False
@@ -209,7 +211,7 @@ def check_writes(statement: object) -> None:
             hint = "; the lease comes first"
         raise TypeError(f"write takes a SQL statement, not {type(statement).__name__}{hint}")
     if isinstance(statement, Select):
-        raise ValueError("write takes no SELECT; read inside begin(), where what is read is current")  # noqa: TRY004
+        raise ValueError(NO_SELECT)  # noqa: TRY004
 
 
 def affected(transaction: SQLAlchemyTransaction, result: CursorResult[Any]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -90,3 +91,9 @@ def test_the_unknown_outcome_of_another_kind_of_guard(side: Side, kinds: dict[st
         for history in ("", " " + "f" * 40):
             unknown = OutcomeUnknown(fence=MINE, seq=1, recent_writes=f"{'w' * 12} {kinds[other].ids()}{history}")
             assert side.call(own.guard.landed, unknown) is None
+
+
+def test_guards_are_not_pickled(kinds: dict[str, Kind]) -> None:
+    for kind in kinds.values():
+        with pytest.raises(TypeError, match="neither pickled nor copied; make one in each process"):
+            pickle.dumps(kind.guard)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 import redis
 import redis.asyncio
 
+import fencing
 from fencing import (
     AsyncFencedLock,
     AsyncMemoryCoordinator,
@@ -18,13 +21,17 @@ from fencing import (
     Fence,
     FencedLock,
     LeaseLost,
+    Mark,
     MemoryCoordinator,
+    NotAcquired,
     RedisCoordinator,
     RedlockCoordinator,
+    StaleFence,
 )
 from fencing.kernel.effects import Claim, run
 from fencing.testing import ManualClock
 from storage_guards import AsyncMemoryGuard, MemoryGuard
+from tests.support.memory_side import MemorySide
 
 CLIENT = redis.Redis(host="127.0.0.1", port=1)
 ASYNC_CLIENT = redis.asyncio.Redis(host="127.0.0.1", port=1)
@@ -214,3 +221,77 @@ def test_a_released_lease_is_not_entered_again() -> None:
         pass
     with pytest.raises(LeaseLost, match="was released"), lease:
         raise AssertionError("without a lock")
+
+
+def test_acquire_is_not_re_entrant(side: MemorySide) -> None:
+    """It would wait for the block around it, although it was asked not to."""
+    coordinator = side.coordinator()
+    for method, argument in (("acquire", "r"), ("try_acquire", "r"), ("hold_all", ["r"])):
+        with pytest.raises(TypeError, match=rf"^{method} is never re-entrant: only blocks are; write hold\("):
+            side.call(getattr(coordinator, method), argument, reentrant=True)
+    assert side.holder("r") is None
+
+
+@both
+def test_a_class_in_the_place_of_a_client(coordinator: Any, lock: Any, client: Any) -> None:
+    kind = type(client)
+    assert_refused(TypeError, "takes a client, not the class Redis; write Redis(...)", coordinator, kind)
+    assert_refused(TypeError, "not the class Redis; make one of it", lock, kind, "r")
+
+
+def test_a_block_that_is_awaited() -> None:
+    async def wait() -> None:
+        await AsyncMemoryCoordinator().hold("r")  # type: ignore[misc]
+
+    assert_refused(TypeError, "write `async with lock.hold(...) as lease:`, or await acquire()", asyncio.run, wait())
+
+
+def test_what_is_no_lease_but_gives_one() -> None:
+    coordinator, guard = MemoryCoordinator(), MemoryGuard()
+    assert_refused(
+        TypeError, "not FencedLock; acquire the lock, and pass the lease", guard.claim, coordinator.lock("r")
+    )
+    with (hold := coordinator.hold("r")):
+        assert_refused(TypeError, "write `with … as lease:`, and pass the lease", guard.claim, hold)
+
+
+def test_landed_of_an_error_that_leaves_nothing_open() -> None:
+    error = StaleFence(fence=Fence("r", 5, "a" * 22), mark=Mark(6, "b" * 22, 0))
+    says = "not StaleFence; a write that raised another error of a guard has not happened"
+    assert_refused(TypeError, says, MemoryGuard().landed, error)
+
+
+@pytest.mark.parametrize(
+    ("package", "name"),
+    [
+        ("fencing", "SQLAlchemyGuard"),
+        ("fencing", "FencingMiddleware"),
+        ("storage_guards", "AsyncRedisCoordinator"),
+        ("storage_guards", "FencedLock"),
+        ("storage_guards", "Fence"),
+    ],
+)
+def test_a_name_of_the_other_package(package: str, name: str) -> None:
+    other = {"fencing": "storage_guards", "storage_guards": "fencing"}[package]
+    says = f"{name} is in another package: from {other} import {name}"
+    assert_refused(ImportError, says, exec, f"from {package} import {name}")
+    assert_refused(
+        ImportError, f"cannot import name '{name}s' from '{package}'", exec, f"from {package} import {name}s"
+    )
+    exec(f"from {other} import {name}")
+
+
+def test_a_coordinator_whose_extra_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    for loaded in [each for each in sys.modules if each.startswith("fencing.sql.")]:
+        monkeypatch.delitem(sys.modules, loaded)
+    monkeypatch.delitem(vars(fencing), "SQLCoordinator", raising=False)
+    for loaded in [each for each in sys.modules if each.partition(".")[0] == "sqlalchemy"]:
+        monkeypatch.setitem(sys.modules, loaded, None)
+    says = "SQLCoordinator needs sqlalchemy, which is not installed: install fencing with the extra [sqlalchemy]"
+    assert_refused(ModuleNotFoundError, says, exec, "from fencing import SQLCoordinator")
+
+
+def test_an_owner_that_is_not_known() -> None:
+    """Perhaps a string without a ttl, under the lock's name on Redis: to try later never helps."""
+    error = NotAcquired(resource="r", reason="held", waited=1)
+    assert str(error).endswith("try later; if nothing frees it, force_release() does, or choose another name")

@@ -17,7 +17,7 @@ from fencing.kernel.admission import admit_claim, admit_write
 from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable, StaleFence
 from fencing.kernel.fence import MAX_NUMBER, Fence, Mark
 from fencing.sql import client
-from storage_guards import AsyncSQLAlchemyGuard, SQLAlchemyGuard
+from storage_guards import AsyncSQLAlchemyGuard, PsycopgGuard, SQLAlchemyGuard
 from storage_guards.sqlalchemy.sqlite import SQLiteMarks
 from tests.support.small_world import RESOURCE, TOKENS, outcome, set_mark
 
@@ -138,6 +138,11 @@ def test_write_takes_statements_that_write(guard: SQLAlchemyGuard) -> None:
         guard.write(fence(1), "DELETE FROM orders")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="SELECT"):
         guard.write(fence(1), select(literal(1)))
+    for words in ("SELECT 1", " \n( select 1)"):  # it would be counted as a write of one row
+        with pytest.raises(ValueError, match=r"write takes no SELECT; read inside begin\(\)"):
+            guard.write(fence(1), text(words))
+        with pytest.raises(ValueError, match="write takes no SELECT"):
+            PsycopgGuard("postgresql://127.0.0.1:1/none").write(fence(1), words)
     assert guard.mark(RESOURCE) is None
 
 
@@ -199,6 +204,6 @@ def test_swapped_arguments(guard: SQLAlchemyGuard) -> None:
 
 def test_a_database_that_is_not_there() -> None:
     engine = create_engine("postgresql+psycopg://localhost:1/x")
-    with pytest.raises(GuardUnavailable, match="is it running, and are its address, its name, user and password right"):
+    with pytest.raises(GuardUnavailable, match="is it running, and is its address right"):
         SQLAlchemyGuard(engine).claim(fence(5))
     engine.dispose()

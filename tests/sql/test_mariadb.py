@@ -507,7 +507,7 @@ def test_a_server_that_prepares_nothing(shop: Shop) -> None:
             for _ in range(2):
                 assert guard.write(fence, text("UPDATE fencing_marks SET seq = seq WHERE resource = ''")) == 0
         with pytest.raises(StaleFence):
-            guard.write(MINE, text("SELECT 1"))
+            guard.write(MINE, text("UPDATE fencing_marks SET seq = seq WHERE resource = ''"))
         mark = guard.mark(NEWER.resource)
         assert mark is not None
         assert mark.seq == 2
@@ -552,7 +552,12 @@ def test_a_savepoint_shows_a_table_without_transactions(shop: Shop, engine: str,
         guard.claim(MINE)
         with guard._engine.begin() as connection:
             connection.execute(text(f"ALTER TABLE fencing_marks ENGINE = {engine}"))
-        for use in (lambda: guard.claim(MINE), lambda: guard.write(MINE, text("SELECT 1")), lambda: guard.claim(NEWER)):
+        nothing = text("UPDATE fencing_marks SET seq = seq WHERE resource = ''")
+        for use in (
+            lambda: guard.claim(MINE),
+            lambda: guard.write(MINE, nothing),
+            lambda: guard.claim(NEWER),
+        ):
             with pytest.raises(GuardNotEnforceable, match=f"has the engine {engine}"):
                 use()
 

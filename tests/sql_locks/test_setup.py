@@ -12,6 +12,7 @@ import time
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from sqlalchemy import Engine, create_engine, event, inspect
@@ -22,13 +23,16 @@ from fencing import (
     AsyncFencedLock,
     AsyncSQLCoordinator,
     CoordinatorUnavailable,
+    Fence,
     FencedLock,
+    GuardNotEnforceable,
     MarkImplausible,
     SQLCoordinator,
 )
 from fencing.kernel.fence import MAX_NUMBER, new_token
 from fencing.sql.table import Request
 from fencing.testing.contract import Contract
+from storage_guards import AsyncPsycopgGuard, AsyncSQLAlchemyGuard, PsycopgGuard, SQLAlchemyGuard
 from tests.support.sql_locks import LockDatabase, through
 
 SERVERS = ("psycopg", "psycopg-async", "asyncpg", "pymysql", "aiomysql")
@@ -179,6 +183,34 @@ def test_errors_do_not_show_tokens_or_passwords(postgres_url: str) -> None:
     assert "INSERT" not in str(caught.value)
     assert "***" in repr(coordinator) or ":@" not in repr(coordinator)
     coordinator.close()
+
+
+@pytest.mark.parametrize("wrong", ["database", "user"])
+@through("psycopg", "pymysql", "sqlite")
+def test_a_database_that_lets_nobody_in_is_a_set_up_fault(locks: LockDatabase, wrong: str, tmp_path: Path) -> None:
+    """It has answered, so to retry never helps. Of SQLite, the folder is wrong, or may not be read."""
+    side, parts = locks.side, urlsplit(locks.direct_url)
+    if locks.driver.database == "sqlite":
+        url, says = f"sqlite:///{tmp_path}/{wrong}/locks.db", "unable to open database file; does its folder exist"
+    elif wrong == "database":
+        url, says = parts._replace(path="/nothere").geturl(), "nothere"
+    else:
+        url, says = parts._replace(netloc=f"nobody:x@{parts.netloc.rpartition('@')[2]}").geturl(), "nobody"
+    engine = locks.driver.engine(url)
+    coordinator = locks.driver.kind(engine)
+    side.made.append(coordinator)
+    error = side.expect(CoordinatorUnavailable, coordinator.acquire, "r", timeout=30)
+    assert says in str(error)
+    assert " refused the request: " in str(error)
+    assert "retry" not in str(error)
+    guards: list[Any] = [(AsyncSQLAlchemyGuard if side.asynchronous else SQLAlchemyGuard)(engine)]
+    if locks.driver.scheme == "postgresql+psycopg":
+        guards.append((AsyncPsycopgGuard if side.asynchronous else PsycopgGuard)(url.replace("+psycopg", "")))
+    for guard in guards:
+        refused = side.expect(GuardNotEnforceable, guard.claim, Fence("r", 1, "a" * 22))
+        assert says in str(refused)
+        assert "retry" not in str(refused)
+    side.call(engine.dispose)
 
 
 def test_what_is_not_supported_is_refused_when_it_is_made() -> None:

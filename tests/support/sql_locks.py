@@ -79,6 +79,11 @@ class LockDatabase:
         host = parts.netloc.rpartition("@")[2]
         return self.driver.coordinator(parts._replace(netloc=f"{user}:{password}@{host}").geturl(), ttl=5)
 
+    @property
+    def direct_url(self) -> str:
+        """The URL of the database, not through the proxy."""
+        return self._url
+
     def as_administrator(self, statement: str) -> None:
         """One statement of the server's administrator, in this database."""
         if self.driver.database == "postgres":  # its user is one
