@@ -10,7 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from fencing.kernel.errors import LeaseLost, StaleFence, UnclaimedFence
-from fencing.kernel.fence import Fence, HasFence, Mark
+from fencing.kernel.fence import MAX_NUMBER, Fence, HasFence, Mark
+
+PLAUSIBLE_STEP = 2**49
+"""How far above the clock, in microseconds, a number is still plausible at a storage: 17 years. It is half of what a
+coordinator may lift its counter by (``fencing.locks.backend``), because clocks differ. So a new fence can exceed it."""
 
 
 def admit_claim(mark: Mark | None, fence: Fence, floor: int = 0) -> Mark:
@@ -57,6 +61,16 @@ def admit_write(mark: Mark | None, fence: Fence) -> Mark:
     if mark is None or mark.number < fence.number:
         raise UnclaimedFence(fence=fence, mark=mark)
     raise StaleFence(fence=fence, mark=mark)
+
+
+def highest_plausible(clock_us: int, step: int = PLAUSIBLE_STEP) -> int:
+    """Return the highest number that a coordinator can have minted by now, within the errors of clocks.
+
+    Args:
+        clock_us: the clock of the storage, or of its program, in microseconds.
+        step: how far above it a number may be, in microseconds.
+    """
+    return min(clock_us + step, MAX_NUMBER - 1)
 
 
 def as_fence(holder: Fence | HasFence) -> Fence:

@@ -297,13 +297,14 @@ class GuardNotEnforceable(FencingError):
 
 
 class MarkImplausible(FencingError):
-    """A mark or counter that is so high that no history can have minted it. Nothing was minted; tell an operator.
+    """A mark, counter or fence that is so high that no history can have minted it. Nothing was minted or claimed; tell
+    an operator.
 
     A number grows by one with each grant, and follows the clock in microseconds. One poisoned mark must not raise a
     counter that other names share. Find out where the number came from, then correct the mark or counter by hand.
 
     Attributes:
-        resource: the resource of the mark or counter.
+        resource: the resource of the mark, counter or fence.
         number: the implausible number.
         ceiling: the highest number that would have been accepted.
     """
@@ -313,6 +314,6 @@ class MarkImplausible(FencingError):
         self.number = number
         self.ceiling = ceiling
         super().__init__(
-            f"no fence can be minted for {resource!r} above {number}: the highest plausible number is {ceiling}; "
-            f"an operator must find out where this number came from, and correct it"
+            f"the number {number} of {resource!r} is implausible: the highest plausible one is {ceiling}; nothing was "
+            f"minted or claimed; an operator must find out where this number came from, and correct it"
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from typing import Any
@@ -26,8 +26,9 @@ from storage_guards.http.claims import (
     no_retry,
     plan_answer,
 )
-from storage_guards.http.header import GATE_KEY, SCOPE_KEY, FenceRequired, fences
-from storage_guards.http.problems import MALFORMED, Problem, problem_of
+from storage_guards.http.header import GATE_KEY, SCOPE_KEY, FenceRequired
+from storage_guards.http.problems import Problem, problem_of
+from storage_guards.http.screening import Screening
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -73,10 +74,12 @@ class FencingMiddleware:
     It does **not check** a fence. A check here, before the handler writes, would be too early: a newer holder can claim
     between them. The handler's own transaction checks: ``with guard.begin(fence_for(request.scope, "orders:42"))``.
 
-    It does **not authenticate**: any caller can claim any number, and so shut out the holders of a resource. Let only
-    known callers reach ``claims_path``, with a middleware around this one.
+    Without ``keys`` it does **not authenticate**: any caller can claim, and so shut out the holders of a resource. Pass
+    ``keys``, or let only known callers reach ``claims_path``, with a middleware around this one. A handler that claims
+    by itself must ask for a signed fence: ``fence_for(scope, resource, claim=True)``.
 
-    - The fences of a request are in ``scope["fencing.fences"]``. A malformed header is answered with 400.
+    - The fences of a request are in ``scope["fencing.fences"]``. A malformed header is answered with 400, a wrong
+      signature with 401, and a number that is far ahead of the clock with 422.
     - A claim at ``claims_path`` is made at the guard.
     - A guard's error that the handler raises becomes a problem (RFC 9457). StaleFence and UnclaimedFence of a fence
       that the request carries: 412. FenceRequired: 428. GuardUnavailable: 503. If the response has begun, and for all
@@ -99,9 +102,14 @@ class FencingMiddleware:
         claims_path: the path of claims, with the prefix of a mounted application. None: no claims are answered.
         gate: whether requests are checked, and their marks locked, while the handler runs. It needs an async guard
             whose ``begin`` locks the mark.
+        keys: one or two, of 16 random bytes or more. A claim must be signed with one of them (401). Two are for the
+            time in which they rotate. None: any caller may claim, and signatures are refused.
+        max_ahead: seconds: how far ahead of this clock a number may be (422). None: 2^49 µs, which is 17 years. It can
+            only be less. Numbers of some coordinators run days ahead.
 
     Raises:
-        TypeError, ValueError: ``guard`` is no guard, or cannot be a gate, or ``claims_path`` is no path.
+        TypeError, ValueError: ``guard`` is no guard, or cannot be a gate; or another argument is wrong. The text says
+            which.
     """
 
     def __init__(
@@ -111,6 +119,8 @@ class FencingMiddleware:
         *,
         claims_path: str | None = "/fencing/claims",
         gate: bool = False,
+        keys: Iterable[bytes] | None = None,
+        max_ahead: float | None = None,
     ) -> None:
         self._is_async = inspect.iscoroutinefunction(getattr(guard, "claim", None))
         check_guards([guard], asynchronous=self._is_async)
@@ -118,6 +128,7 @@ class FencingMiddleware:
         self._guard: Any = guard
         self._claims_path = check_path(claims_path)
         self._gate = check_gate(gate, guard)
+        self._screening = Screening(keys, max_ahead)
         self._turns = _Turns()
         self._reset()
         process.after_fork(self._reset)
@@ -131,14 +142,15 @@ class FencingMiddleware:
         """Handle one request. A websocket or a lifespan is passed on as it is."""
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
-        try:
-            found = fences(scope["headers"])
-        except ValueError:
-            return await _send(send, MALFORMED)
-        if scope["path"] == self._claims_path:
-            plan = plan_answer(scope["method"], scope["query_string"].decode("latin-1"), found)
+        path, method = scope["path"], scope["method"]
+        at_claims = path == self._claims_path
+        received = self._screening.received(scope["headers"], path, is_claim=at_claims and method == "POST")
+        if isinstance(received, Problem):
+            return await _send(send, received)
+        if at_claims:
+            plan = plan_answer(method, scope["query_string"].decode("latin-1"), received[SCOPE_KEY])
             return await _send(send, await run_async(plan, self._perform))
-        await self._run({**scope, SCOPE_KEY: found}, receive, send)
+        await self._run({**scope, **received}, receive, send)
         return None
 
     async def _run(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:

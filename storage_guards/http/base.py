@@ -16,10 +16,14 @@ from fencing.kernel.retry import Backoff, NoReply, retry
 from storage_guards.bounds import check_timeout, wait_seconds
 from storage_guards.http.claims import numbers_of
 from storage_guards.http.header import HEADER, header_of
-from storage_guards.http.problems import UNKNOWN_TOKEN, error_of, json_object
+from storage_guards.http.problems import MALFORMED_TYPE, UNKNOWN_TOKEN, error_of, json_object
+from storage_guards.http.signatures import check_key
 
 MOST_BYTES = 65_536
 """The longest reply that is read."""
+
+MOST_DETAIL = 300
+"""The most characters of an answer in a message."""
 
 _BACKOFF = Backoff(0.1, 2.0)
 _AWAY = (429, 502, 503, 504)
@@ -46,9 +50,15 @@ class Reply(NamedTuple):
 class HTTPBase(OfThisProcess):
     """The plans of both HTTP guards."""
 
-    def __init__(self, url: str | httpx2.URL, client: httpx2.Client | httpx2.AsyncClient, timeout: float) -> None:
+    def __init__(
+        self, url: str | httpx2.URL, client: httpx2.Client | httpx2.AsyncClient, timeout: float, key: bytes | None
+    ) -> None:
         self._timeout = check_timeout(timeout)
-        self._url = client.build_request("POST", url).url  # relative to the client's base_url
+        self._key = None if key is None else check_key(key)
+        try:
+            self._url = client.build_request("POST", url).url  # relative to the client's base_url
+        except httpx2.InvalidURL as error:
+            raise ValueError(f"{str(url)[:80]!r} is no URL: {error}") from None
         if self._url.scheme not in ("http", "https") or not self._url.host:
             raise ValueError(f"an http or https URL is needed, not {str(url)[:80]!r}; or give the client a base_url")
         self._shown = str(self._url.copy_with(username=None, password=None, query=None, fragment=None))
@@ -59,8 +69,10 @@ class HTTPBase(OfThisProcess):
     def _plan_claim(self, holders: tuple[Fence | HasFence, ...], timeout: float | None) -> Plan[None]:
         fences = sorted_fences(holders)
         seconds = wait_seconds(holders, self._timeout, timeout)
-        reply = yield from self._request("POST", self._url, {HEADER: header_of(*fences)}, seconds, fences[0].resource)
-        if refused := error_of(*reply, sent=fences):
+        is_signed, path = self._key is not None, self._url.path
+        value = header_of(*fences, key=self._key, path=path if is_signed else None)
+        reply = yield from self._request("POST", self._url, {HEADER: value}, seconds, fences[0].resource)
+        if refused := error_of(*reply, sent=fences, path=path, is_signed=is_signed):
             raise refused
         if reply.status != 200 or json_object(reply.body).get("claimed") != numbers_of(fences):
             raise self._unusable(reply)
@@ -106,8 +118,11 @@ class HTTPBase(OfThisProcess):
             return GuardUnavailable(f"{answered}; a claim may have happened; see the log of the service, and retry")
         if 300 <= reply.status < 400:
             return GuardNotEnforceable(f"{answered}: redirects are refused, so pass the final URL")
-        detail = json_object(reply.body).get("detail")
-        said = f": {detail[:200]}" if isinstance(detail, str) else ""
+        content = json_object(reply.body)
+        detail = content.get("detail")
+        said = f": {detail[:MOST_DETAIL]}" if isinstance(detail, str) else ""
+        if said and content.get("type") == MALFORMED_TYPE:
+            return GuardNotEnforceable(f"{answered}{said}")
         return GuardNotEnforceable(
             f"{answered}{said}, which is no answer to a claim: pass the URL of its claims_path, and let the client "
             f"authenticate, if it must"

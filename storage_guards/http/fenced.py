@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextvars import ContextVar
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import httpx2
@@ -13,10 +14,19 @@ from fencing.kernel.admission import sorted_fences
 from fencing.kernel.errors import GuardNotEnforceable
 from fencing.kernel.fence import Fence, HasFence
 from storage_guards.blocks import block
-from storage_guards.http.header import HEADER, fences, header_of
-from storage_guards.http.problems import error_of
+from storage_guards.http.header import HEADER, header_of, items
+from storage_guards.http.problems import REFUSED, error_of
+from storage_guards.http.signatures import check_key
 
 Holders = tuple[Fence | HasFence, ...]
+
+
+class _Sent(NamedTuple):
+    """What the requests of a block carry: fences, and signatures of this key."""
+
+    holders: Holders = ()
+    key: bytes | None = None
+
 
 _ORIGIN = "fencing.origin"
 """The extension of a request that has the origin to which the caller sent it: scheme, host and port."""
@@ -26,7 +36,7 @@ class _Hooks:
     """The event hooks of one client. They stay, and do nothing outside :func:`fenced`."""
 
     def add_header(self, request: httpx2.Request) -> None:
-        holders = self._holders()
+        holders, key = self._sent()
         is_own = HEADER not in request.headers or _ORIGIN in request.extensions  # a redirection keeps both
         if not holders or not is_own:  # such as a guard's claim of another fence
             return
@@ -37,11 +47,13 @@ class _Hooks:
                 f"the service redirects to another one, {shown}, which must not get the fence; nothing was sent there; "
                 f"send the request to the right address"
             )
-        if HEADER not in request.headers:
+        if key is not None:  # also after a redirection, which is to another path
+            request.headers[HEADER] = header_of(*holders, key=key, path=request.url.path)
+        elif HEADER not in request.headers:
             request.headers[HEADER] = header_of(*holders)
 
     def raise_refusal(self, response: httpx2.Response) -> None:
-        if response.status_code == 412 and self._holders():
+        if response.status_code in REFUSED and self._sent().holders:
             response.read()
             _raise_refusal(response)
 
@@ -49,22 +61,24 @@ class _Hooks:
         self.add_header(request)
 
     async def raise_refusal_async(self, response: httpx2.Response) -> None:
-        if response.status_code == 412 and self._holders():
+        if response.status_code in REFUSED and self._sent().holders:
             await response.aread()
             _raise_refusal(response)
 
-    def _holders(self) -> Holders:
-        """Return the holders of the innermost block for this client; none outside a block."""
-        return next((holders for hooks, holders in reversed(_blocks.get()) if hooks is self), ())
+    def _sent(self) -> _Sent:
+        """Return what the innermost block for this client sends; nothing outside a block."""
+        return next((sent for hooks, sent in reversed(_blocks.get()) if hooks is self), _Sent())
 
 
-_blocks: ContextVar[tuple[tuple[_Hooks, Holders], ...]] = ContextVar("fencing_http_blocks", default=())
+_blocks: ContextVar[tuple[tuple[_Hooks, _Sent], ...]] = ContextVar("fencing_http_blocks", default=())
 _hooks_of: WeakKeyDictionary[httpx2.Client | httpx2.AsyncClient, _Hooks] = WeakKeyDictionary()
 _lock = threading.Lock()
 
 
 @block
-def fenced(client: httpx2.Client | httpx2.AsyncClient, *holders: Fence | HasFence) -> Iterator[None]:
+def fenced(
+    client: httpx2.Client | httpx2.AsyncClient, *holders: Fence | HasFence, key: bytes | None = None
+) -> Iterator[None]:
     """Send the fences with each request of ``client`` in the block, and raise the refusals of the service::
 
         with coordinator.hold("orders:42", timeout=5) as lease, fenced(client, lease):
@@ -81,17 +95,22 @@ def fenced(client: httpx2.Client | httpx2.AsyncClient, *holders: Fence | HasFenc
     Args:
         client: an httpx2 client, sync or async. It keeps two event hooks.
         holders: leases or fences of different resources.
+        key: signs each fence for the path of its request. It is needed for handlers that claim by themselves, where the
+            service has ``keys``. None: they are not signed.
 
     Raises:
         StaleFence: the service refused a request, because a newer fence was claimed. Stop.
         UnclaimedFence: this fence was not claimed at the service. Pass ``guards=[HTTPGuard(…)]`` to the lock.
         LeaseLost: a request was sent after the lease was released. Acquire again.
         GuardNotEnforceable: the client follows redirections, and the service redirects to another one. Correct the URL.
+            Or the service did not accept a signature. The text says what to change.
+        MarkImplausible: the number is too far ahead of the service's clock. Tell an operator.
     """
     if not isinstance(client, (httpx2.Client, httpx2.AsyncClient)):
         raise TypeError(f"a client of httpx2 is needed, not {type(client).__name__}")
     sorted_fences(holders)
-    reset = _blocks.set((*_blocks.get(), (_hooks_on(client), holders)))
+    sent = _Sent(holders, None if key is None else check_key(key))
+    reset = _blocks.set((*_blocks.get(), (_hooks_on(client), sent)))
     try:
         yield
     finally:
@@ -115,9 +134,15 @@ def _hooks_on(client: httpx2.Client | httpx2.AsyncClient) -> _Hooks:
 
 def _raise_refusal(response: httpx2.Response) -> None:
     try:
-        sent = fences(response.request.headers)
+        sent = items(response.request.headers)
     except ValueError:  # of the caller's own making
         return
-    content_type = response.headers.get("Content-Type", "")
-    if error := error_of(response.status_code, content_type, response.content, sent):
+    if error := error_of(
+        response.status_code,
+        response.headers.get("Content-Type", ""),
+        response.content,
+        [item.fence for item in sent],
+        response.request.url.path,
+        any(item.signature is not None for item in sent),
+    ):
         raise error

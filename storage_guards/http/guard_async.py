@@ -29,10 +29,12 @@ class AsyncHTTPGuard(HTTPBase):
         client: an async httpx2 client, with your authentication and TLS. You close it.
         timeout: seconds: the longest wait for an answer. A lease that ends earlier shortens it. A lost reply is asked
             for again within it. Give the guard of the service less than half of it.
+        key: 16 random bytes or more, one of the service's ``keys``. It signs each claim, for the path of ``url``. None:
+            claims are not signed.
 
     Raises:
-        TypeError: ``client`` is no async client of httpx2, or ``timeout`` is no number.
-        ValueError: ``url`` is not of HTTP, or ``timeout`` is not finite and above 0.
+        TypeError: ``client`` is no async client of httpx2, ``timeout`` is no number, or ``key`` is no bytes.
+        ValueError: ``url`` is not of HTTP, ``timeout`` is not finite and above 0, or ``key`` is too short.
     """
 
     # SYNC "Args:":
@@ -41,10 +43,12 @@ class AsyncHTTPGuard(HTTPBase):
     #
     #     Args:
 
-    def __init__(self, url: str | httpx2.URL, client: httpx2.AsyncClient, *, timeout: float = 10.0) -> None:
+    def __init__(
+        self, url: str | httpx2.URL, client: httpx2.AsyncClient, *, timeout: float = 10.0, key: bytes | None = None
+    ) -> None:
         # SYNC instead: check_client(client, httpx2.Client, httpx2.AsyncClient, "AsyncHTTPGuard")
         check_client(client, httpx2.AsyncClient, httpx2.Client, "HTTPGuard")
-        super().__init__(url, client, timeout)
+        super().__init__(url, client, timeout, key)
         self._client = client
         # SYNC: self._helpers = Helpers("fencing-http")
 
@@ -62,7 +66,10 @@ class AsyncHTTPGuard(HTTPBase):
                 the mark.
             UnclaimedFence: the storage was restored, and has lost what it had acknowledged. Acquire again.
             GuardUnavailable: the service did not answer. Retry; the claim may have happened.
-            GuardNotEnforceable: the answer is not of a ``FencingMiddleware``. The text says what to change.
+            GuardNotEnforceable: the answer is not of a ``FencingMiddleware``, or the service does not accept the
+                signature. The text says what to change.
+            MarkImplausible: the number is too far ahead of the service's clock, and nothing was changed. Tell an
+                operator.
             ValueError: the fences do not fit the header. Claim fewer at once.
         """
         await run_async(self._plan_claim(holders, timeout), self._perform)

@@ -9,9 +9,24 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from fencing.kernel.errors import FencingError, GuardUnavailable, StaleFence, UnclaimedFence
+from fencing.kernel.errors import (
+    FencingError,
+    GuardNotEnforceable,
+    GuardUnavailable,
+    MarkImplausible,
+    StaleFence,
+    UnclaimedFence,
+)
 from fencing.kernel.fence import Fence, Mark
-from storage_guards.http.header import GATE_KEY, HEADER, MAX_HEADER, SCOPE_KEY, FenceRequired
+from storage_guards.http.header import (
+    GATE_KEY,
+    HEADER,
+    MAX_HEADER,
+    MOST_SHOWN,
+    SCOPE_KEY,
+    FenceRequired,
+    SignatureRequired,
+)
 
 PROBLEM_JSON = "application/problem+json"
 
@@ -20,7 +35,14 @@ RETRY_AFTER_SECONDS = 1
 UNKNOWN_TOKEN = "not-sent-by-the-service"
 """The token of a mark that a service answered. No lock mints it, so such a mark is of no fence."""
 
+REFUSED = (401, 412, 422)
+"""The statuses of refusals that a client makes an error of."""
+
+CHALLENGE = "FencingSignature"
+"""In ``WWW-Authenticate``, which an answer with status 401 must have (RFC 9110, 15.5.2)."""
+
 _STALE, _UNCLAIMED = "urn:fencing:stale", "urn:fencing:unclaimed"
+_UNSIGNED, _IMPLAUSIBLE = "urn:fencing:unsigned", "urn:fencing:implausible"
 
 
 class Problem(NamedTuple):
@@ -55,11 +77,14 @@ def problem(status: int, kind: str, title: str, detail: str, headers: Mapping[st
     return answer(status, content, PROBLEM_JSON, **headers)
 
 
+MALFORMED_TYPE = "urn:fencing:malformed"
+
 MALFORMED = problem(
     400,
-    "urn:fencing:malformed",
+    MALFORMED_TYPE,
     "Malformed fencing token",
-    f"the header {HEADER} must be a list of fences, each of another resource, of {MAX_HEADER} characters at most",
+    f"the header {HEADER} must be a list of fences, each of another resource, of {MAX_HEADER} characters at most; "
+    f"signatures are taken only where the middleware has keys, and no other parameters",
     {},
 )
 
@@ -75,6 +100,16 @@ def problem_of(error: BaseException, scope_or_environ: Mapping[str, Any]) -> Pro
         scope_or_environ: the ASGI scope, or the WSGI environ. A refused fence that the request did not send is an
             error of the service. Behind a gate, no answer says "retry".
     """
+    if isinstance(error, SignatureRequired):
+        return problem(
+            401,
+            _UNSIGNED,
+            "Signature required",
+            str(error),
+            {"WWW_Authenticate": CHALLENGE},
+            resource=error.resource,
+            path=error.path[:MOST_SHOWN],
+        )
     if isinstance(error, FenceRequired):
         return problem(428, "urn:fencing:required", "Fencing token required", str(error), {}, resource=error.resource)
     if isinstance(error, GuardUnavailable) and GATE_KEY not in scope_or_environ:
@@ -86,7 +121,19 @@ def problem_of(error: BaseException, scope_or_environ: Mapping[str, Any]) -> Pro
             {"Retry_After": str(RETRY_AFTER_SECONDS)},
             resource=error.resource,
         )
-    if not isinstance(error, (StaleFence, UnclaimedFence)) or error.fence not in scope_or_environ.get(SCOPE_KEY, ()):
+    sent = scope_or_environ.get(SCOPE_KEY, ())
+    if isinstance(error, MarkImplausible) and (error.resource, error.number) in {(f.resource, f.number) for f in sent}:
+        return problem(
+            422,
+            _IMPLAUSIBLE,
+            "Implausible number",
+            str(error),
+            {},
+            resource=error.resource,
+            number=error.number,
+            ceiling=error.ceiling,
+        )
+    if not isinstance(error, (StaleFence, UnclaimedFence)) or error.fence not in sent:
         return None
     is_stale = isinstance(error, StaleFence)
     return problem(
@@ -103,7 +150,9 @@ def problem_of(error: BaseException, scope_or_environ: Mapping[str, Any]) -> Pro
     )
 
 
-def error_of(status: int, content_type: str, body: bytes, sent: Iterable[Fence]) -> FencingError | None:
+def error_of(
+    status: int, content_type: str, body: bytes, sent: Iterable[Fence], path: str = "", is_signed: bool = False
+) -> FencingError | None:
     """Return the error of an answer by :func:`problem_of`; None: the answer is not of ours, or of no fence sent.
 
     Args:
@@ -111,22 +160,52 @@ def error_of(status: int, content_type: str, body: bytes, sent: Iterable[Fence])
         content_type: the header of that name.
         body: the body.
         sent: the fences of the request.
+        path: of the request, percent-decoded.
+        is_signed: whether the fences were signed for that path.
     """
-    if status != 412 or content_type.partition(";")[0].strip().lower() != PROBLEM_JSON:
+    if status not in REFUSED or content_type.partition(";")[0].strip().lower() != PROBLEM_JSON:
         return None
     content = json_object(body)
+    if status == 401:
+        return _unsigned(content, path, is_signed) if content.get("type") == _UNSIGNED else None
     for fence in sent:
         if (content.get("resource"), content.get("number")) == (fence.resource, fence.number):
             try:
-                return _refusal(content, fence)
+                return _refusal(content, fence) if status == 412 else _implausible(content, fence)
             except (TypeError, ValueError):
                 return None
     return None
 
 
+def _unsigned(content: Mapping[str, Any], path: str, is_signed: bool) -> GuardNotEnforceable:
+    """Return the error of a claim whose signature was not accepted: a fault of the set-up."""
+    seen = content.get("path")
+    if not is_signed:
+        text = "the service takes signed claims only: pass one of its keys as key= of HTTPGuard, fenced or header_of"
+    elif isinstance(seen, str) and seen != path[:MOST_SHOWN]:
+        text = (
+            f"the claim was signed for the path {path[:MOST_SHOWN]!r}, and the service sees {seen[:MOST_SHOWN]!r}: let "
+            f"no proxy change the path, or give the server its prefix (root_path, SCRIPT_NAME)"
+        )
+    else:
+        text = (
+            "the service does not have the key that signed the claim: give its middleware and this client the same one"
+        )
+    return GuardNotEnforceable(f"{text}; nothing was claimed")
+
+
+def _implausible(content: Mapping[str, Any], fence: Fence) -> MarkImplausible | None:
+    ceiling = content.get("ceiling")
+    if content.get("type") != _IMPLAUSIBLE or type(ceiling) is not int or not 0 <= ceiling < fence.number:
+        return None
+    return MarkImplausible(resource=fence.resource, number=fence.number, ceiling=ceiling)
+
+
 def _refusal(content: Mapping[str, Any], fence: Fence) -> FencingError | None:
     newest, floor, acknowledged = content.get("newest"), content.get("floor"), content.get("acknowledged")
     mark = None if newest is None else Mark(newest, UNKNOWN_TOKEN)
+    if acknowledged is not None and type(acknowledged) is not int:
+        return None
     if content.get("type") == _UNCLAIMED:
         return UnclaimedFence(fence=fence, mark=mark, acknowledged=acknowledged)
     admitted = newest if mark is not None else floor

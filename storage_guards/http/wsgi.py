@@ -21,8 +21,9 @@ from storage_guards.http.claims import (
     no_retry,
     plan_answer,
 )
-from storage_guards.http.header import GATE_KEY, HEADER, SCOPE_KEY, FenceRequired, fences
-from storage_guards.http.problems import MALFORMED, Problem, problem_of
+from storage_guards.http.header import GATE_KEY, HEADER, SCOPE_KEY, FenceRequired
+from storage_guards.http.problems import Problem, problem_of
+from storage_guards.http.screening import Screening
 
 Environ = dict[str, Any]
 StartResponse = Callable[..., Any]
@@ -37,8 +38,9 @@ class WSGIFencingMiddleware:
     It does **not check** a fence. A check here, before the handler writes, would be too early: a newer holder can claim
     between them. The handler's own transaction checks: ``with guard.begin(fence_for(request.environ, "orders:42"))``.
 
-    It does **not authenticate**: any caller can claim any number, and so shut out the holders of a resource. Let only
-    known callers reach ``claims_path``.
+    Without ``keys`` it does **not authenticate**: any caller can claim, and so shut out the holders of a resource. Pass
+    ``keys``, or let only known callers reach ``claims_path``. A handler that claims by itself must ask for a signed
+    fence: ``fence_for(environ, resource, claim=True)``.
 
     It does the same as :class:`FencingMiddleware`, with ``environ["fencing.fences"]``. An error that the body of a
     response raises while it is sent propagates. Django and Flask answer exceptions with a 500 before a middleware sees
@@ -53,32 +55,47 @@ class WSGIFencingMiddleware:
         claims_path: the path of claims, with the prefix of a mounted application. None: no claims are answered.
         gate: whether requests are checked, and their marks locked, while the handler runs. It needs a guard whose
             ``begin`` locks the mark.
+        keys: one or two, of 16 random bytes or more. A claim must be signed with one of them (401). Two are for the
+            time in which they rotate. None: any caller may claim, and signatures are refused.
+        max_ahead: seconds: how far ahead of this clock a number may be (422). None: 2^49 µs, which is 17 years. It can
+            only be less. Numbers of some coordinators run days ahead.
 
     Raises:
-        TypeError, ValueError: ``guard`` is no sync guard, or cannot be a gate, or ``claims_path`` is no path.
+        TypeError, ValueError: ``guard`` is no sync guard, or cannot be a gate; or another argument is wrong. The
+            text says which.
     """
 
     def __init__(
-        self, app: App, guard: Guard, *, claims_path: str | None = "/fencing/claims", gate: bool = False
+        self,
+        app: App,
+        guard: Guard,
+        *,
+        claims_path: str | None = "/fencing/claims",
+        gate: bool = False,
+        keys: Iterable[bytes] | None = None,
+        max_ahead: float | None = None,
     ) -> None:
         check_guards([guard], asynchronous=False)
         self._app = app
         self._guard: Any = guard
         self._claims_path = check_path(claims_path)
         self._gate = check_gate(gate, guard)
+        self._screening = Screening(keys, max_ahead)
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         """Handle one request."""
-        try:
-            found = fences([(HEADER, environ[_VARIABLE])] if _VARIABLE in environ else [])
-        except ValueError:
-            return _send(start_response, MALFORMED)
-        if environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "") == self._claims_path:
-            plan = plan_answer(environ["REQUEST_METHOD"], environ.get("QUERY_STRING", ""), found)
+        headers = [(HEADER, environ[_VARIABLE])] if _VARIABLE in environ else []
+        path, method = _path_of(environ), environ["REQUEST_METHOD"]
+        at_claims = path == self._claims_path
+        received = self._screening.received(headers, path, is_claim=at_claims and method == "POST")
+        if isinstance(received, Problem):
+            return _send(start_response, received)
+        if at_claims:
+            plan = plan_answer(method, environ.get("QUERY_STRING", ""), received[SCOPE_KEY])
             return _send(start_response, run(plan, self._perform))
-        environ[SCOPE_KEY] = found
+        environ.update(received)
         try:
-            if self._gate and environ["REQUEST_METHOD"] not in SAFE_METHODS:
+            if self._gate and method not in SAFE_METHODS:
                 return self._gated(environ, start_response)
             return self._app(environ, start_response)
         except (FencingError, FenceRequired) as error:
@@ -115,6 +132,12 @@ class WSGIFencingMiddleware:
         if isinstance(effect, ClaimAll):
             return self._guard.claim(*effect.fences)
         return self._guard.mark(effect.resource)
+
+
+def _path_of(environ: Environ) -> str:
+    """Return the path of the request as ASGI has it: a WSGI server decodes its bytes as Latin-1 (PEP 3333)."""
+    path: str = environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")
+    return path.encode("latin-1", "replace").decode("utf-8", "replace")
 
 
 def _send(start_response: StartResponse, answer: Problem, *exc_info: Any) -> list[bytes]:

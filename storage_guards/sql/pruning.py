@@ -24,7 +24,8 @@ import time
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from fencing.kernel.fence import MAX_NUMBER, check_number
+from fencing.kernel import admission
+from fencing.kernel.fence import check_number
 from storage_guards.sql.outcome import FLOOR
 
 logger = logging.getLogger("fencing")
@@ -34,10 +35,6 @@ BATCH = 1000
 
 _MOST_SECONDS = 10**9
 """Thirty years: every database can subtract this from its clock."""
-
-_PLAUSIBLE_STEP = 2**49
-"""How far above the clock, in microseconds, a number is still plausible here: 17 years, half of what coordinators
-accept, because clocks differ."""
 
 NO_FLOOR = (
     "the floor row of fencing_marks is missing. If the table was emptied or restored without it, restore it with its "
@@ -118,7 +115,7 @@ def now_as_number() -> int:
 
 def highest_plausible() -> int:
     """Return the highest number that a coordinator can have minted by now, within the errors of clocks."""
-    return min(now_as_number() + _PLAUSIBLE_STEP, MAX_NUMBER - 1)
+    return admission.highest_plausible(now_as_number())
 
 
 class PruningStatements(NamedTuple):

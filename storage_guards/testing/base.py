@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from fencing.kernel.errors import GuardUnavailable, StaleFence
-from fencing.kernel.fence import Fence, Mark
+from fencing.kernel.fence import MAX_NUMBER, Fence, Mark
 from fencing.testing.contract import Contract
 
 
@@ -31,6 +31,9 @@ class GuardSuite(Contract):
 
     several_guards: ClassVar[bool] = True
     """True if a second ``make()`` gives a guard on the same storage; False where the storage is the guard object."""
+
+    highest_number: ClassVar[int] = MAX_NUMBER
+    """The highest number that a claim may have. It is lower where numbers far ahead of the clock are refused."""
 
     # The methods of a subclass
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -13,8 +14,8 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from examples.servers import RedisServer
-from fencing import Fence, StaleFence
-from storage_guards import HTTPGuard, fenced
+from fencing import Fence, GuardNotEnforceable, StaleFence
+from storage_guards import HTTPGuard, MemoryGuard, WSGIFencingMiddleware, fenced
 from tests.support.http_servers import running_python
 from tests.support.servers import Proxy
 
@@ -25,6 +26,8 @@ BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "docs/guards/http.md").read_
 [RECLAIM] = [block for block in BLOCKS if "reclaim" in block]
 [BY_HAND] = [block for block in BLOCKS if "header_of" in block]
 [DJANGO] = [block for block in BLOCKS if "django" in block]
+[KEYS] = [block for block in BLOCKS if "keys=" in block]
+[KEY] = [block for block in BLOCKS if "key=key" in block]
 
 LISTEN = """
 import os, socket, sys, threading
@@ -79,6 +82,28 @@ def url(request: pytest.FixtureRequest, postgres_url: str, monkeypatch: pytest.M
     with ExitStack() as stack:
         _, port = stack.enter_context(running_python(["-c", PROGRAMS[request.param]]))
         yield f"http://127.0.0.1:{port}"
+
+
+def test_signed_claims(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOP_CLAIMS_KEY", "0f" * 32)
+    storage, mine = MemoryGuard(), Fence("orders:42", 5, "a" * 22)
+    names: dict[str, Any] = {
+        "os": os,
+        "guard": storage,
+        "application": None,
+        "WSGIFencingMiddleware": WSGIFencingMiddleware,
+        "HTTPGuard": HTTPGuard,
+    }
+    exec(KEYS, names)
+    transport = httpx2.WSGITransport(names["application"])
+    with httpx2.Client(transport=transport, base_url="http://shop.internal") as names["client"]:
+        with pytest.raises(GuardNotEnforceable):
+            HTTPGuard("/fencing/claims", names["client"]).claim(mine)
+        exec(KEY, names)
+        names["guard"].claim(mine)
+    mark = storage.mark("orders:42")
+    assert mark is not None
+    assert mark.is_of(mine)
 
 
 @pytest.mark.thorough

@@ -20,6 +20,7 @@ class OverHTTP(GuardContract):
 
     transactions = False
     claim_and_write = False
+    highest_number = 2**50  # the middleware's bound is 2^49 above the clock
     kind: ClassVar[str]
     client: Any
 

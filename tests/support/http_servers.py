@@ -7,17 +7,26 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import parse_qs
 
 import httpx2
 from sqlalchemy import create_engine, text
 
 from fencing import AsyncMemoryCoordinator, Mark, MemoryCoordinator
 from fencing.testing import Contract
-from storage_guards import AsyncHTTPGuard, HTTPGuard, SQLAlchemyGuard
+from storage_guards import (
+    AsyncHTTPGuard,
+    AsyncMemoryGuard,
+    FencingMiddleware,
+    HTTPGuard,
+    MemoryGuard,
+    SQLAlchemyGuard,
+    WSGIFencingMiddleware,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -114,6 +123,54 @@ class HTTPSide(Contract):
     def close(self) -> None:
         for client in self._clients:
             self.call(client.aclose if self.asynchronous else client.close)
+
+
+class LocalService:
+    """A service in this process, without a socket: an ASGI application for asyncio, or else a WSGI one.
+
+    Its marks are in memory. Its handler calls ``work`` with the scope or environ, and the resource of the query.
+    """
+
+    def __init__(self, side: HTTPSide, **options: Any) -> None:
+        self.side = side
+        make: Any = AsyncMemoryGuard if side.asynchronous else MemoryGuard
+        self.storage = make()
+        self.work: Callable[[Any, str], Any] = lambda scope, resource: None
+        if side.asynchronous:
+            self.middleware: Any = FencingMiddleware(self._asgi, self.storage, **options)
+        else:
+            self.middleware = WSGIFencingMiddleware(self._wsgi, self.storage, **options)
+
+    def client(self, prefix: str = "", **options: Any) -> Any:
+        """Return a client of this service. The server knows the prefix of an application that is mounted."""
+        if self.side.asynchronous:
+            transport: Any = httpx2.ASGITransport(self.middleware)
+        else:
+            app = self._without(prefix)
+            transport = httpx2.WSGITransport(app, script_name=prefix, raise_app_exceptions=False)
+        return self.side.client(transport=transport, base_url="http://service", **options)
+
+    def _without(self, prefix: str) -> Any:
+        def mounted(environ: dict[str, Any], start_response: Any) -> Any:
+            return self.middleware({**environ, "PATH_INFO": environ["PATH_INFO"].removeprefix(prefix)}, start_response)
+
+        return mounted
+
+    def mark(self, resource: str) -> Mark | None:
+        mark: Mark | None = self.side.call(self.storage.mark, resource)
+        return mark
+
+    async def _asgi(self, scope: Any, receive: Any, send: Any) -> None:
+        done = self.work(scope, parse_qs(scope["query_string"].decode()).get("resource", [""])[0])
+        if done is not None:
+            await done
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"done"})
+
+    def _wsgi(self, environ: Any, start_response: Any) -> list[bytes]:
+        self.work(environ, parse_qs(environ["QUERY_STRING"]).get("resource", [""])[0])
+        start_response("200 OK", [])
+        return [b"done"]
 
 
 class ScriptedService:
