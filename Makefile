@@ -17,7 +17,8 @@
 #   make check                linter, formatter, type checkers, and the tests of the code's structure
 #   make faces                make the sync guards, locks and coordinators from the async ones
 #   make stress               many waiters, with kills and freezes        ARGS="--seconds 60 --seed 1"
-#   make torture              every guard under faults, five minutes      ARGS="--seconds 60 --seed 1 --on redis,sqlite"
+#   make torture              every guard under faults, five minutes      ARGS="--seconds 60 --seed 1 --on redis,sqlite",
+#                             ARGS="parsers --seconds 60"
 #   make redlock              seeded faults on five real Redis, 15 minutes   ARGS="--runs 20 --seed 1"
 #   make explore              all interleavings of a small model          ARGS="--clients 3 --resets 1"
 #   make mutants              faults put into the code, and whether the tests find them

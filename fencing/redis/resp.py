@@ -38,6 +38,9 @@ REPLIED = (ResponseError, BusyLoadingError, AuthenticationError)
 INCOMPLETE = object()
 """The result of ``gets()`` while the next reply is incomplete."""
 
+MOST_NESTED = 9
+"""How deep arrays may be in one another, as in hiredis (``read.h``). Replies to the scripts have three levels."""
+
 ERRORS: dict[str, type[RedisError]] = {
     "ASK": AskError,
     "CLUSTERDOWN": ClusterDownError,
@@ -109,7 +112,7 @@ class Reader:
         return reply
 
 
-def _read(data: bytes, start: int) -> tuple[Any, int]:
+def _read(data: bytes, start: int, levels: int = MOST_NESTED) -> tuple[Any, int]:
     """Parse a reply, and return it with its end. Raise EOFError if it is incomplete, ValueError if it is malformed."""
     line_end = data.find(b"\r\n", start)
     if line_end < 0:
@@ -124,8 +127,13 @@ def _read(data: bytes, start: int) -> tuple[Any, int]:
         return data[end : end + size], end + size + 2
     if kind == b"*":
         items = []
-        for _ in range(int(rest)):
-            item, end = _read(data, end)
+        size = int(rest)
+        if size < 0:
+            return None, end
+        if not levels:
+            raise ValueError("arrays are nested too deep")
+        for _ in range(size):
+            item, end = _read(data, end, levels - 1)
             items.append(item)
         return items, end
     if kind == b":":

@@ -104,7 +104,10 @@ def _named(name: Any, options: dict[str, Any]) -> str | None:
     """Return the path that the arguments of ``connect`` name; None: they name a database in memory."""
     path = os.fsdecode(name) if isinstance(name, (str, bytes, os.PathLike)) else ""
     if options.get("uri") and path.startswith("file:"):
-        path = unquote(urlsplit(path).path)
+        try:
+            path = unquote(urlsplit(path).path)
+        except ValueError:  # SQLite says what is wrong with it
+            return None
     return None if path in ("", ":memory:") else os.path.abspath(path)
 
 

@@ -22,6 +22,9 @@ from storage_guards.http.signatures import check_key
 MOST_BYTES = 65_536
 """The longest reply that is read."""
 
+MOST_URL = 8192
+"""The longest URL, in characters. A resource is added to it to read a mark, and httpx2 takes 65,536."""
+
 MOST_DETAIL = 300
 """The most characters of an answer in a message."""
 
@@ -57,11 +60,17 @@ class HTTPBase(OfThisProcess):
         self._key = None if key is None else check_key(key)
         try:
             self._url = client.build_request("POST", url).url  # relative to the client's base_url
-        except httpx2.InvalidURL as error:
-            raise ValueError(f"{str(url)[:80]!r} is no URL: {error}") from None
-        if self._url.scheme not in ("http", "https") or not self._url.host:
-            raise ValueError(f"an http or https URL is needed, not {str(url)[:80]!r}; or give the client a base_url")
-        self._shown = str(self._url.copy_with(username=None, password=None, query=None, fragment=None))
+            shown = self._url.copy_with(username=None, password=None, query=None, fragment=None)
+        except httpx2.InvalidURL:  # its text may quote the URL, and with it a password
+            raise ValueError(f"url is no URL: {len(str(url))} characters that httpx2 cannot read") from None
+        scheme, size = self._url.scheme, len(str(self._url))
+        if scheme not in ("http", "https") or not self._url.host:
+            raise ValueError(
+                f"an http or https URL is needed, not one of the scheme {scheme[:80]!r}; or give the client a base_url"
+            )
+        if size > MOST_URL:
+            raise ValueError(f"the URL has {size} characters: use one of {MOST_URL} at most")
+        self._shown = str(shown)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} on {self._shown}, timeout {self._timeout:g} s>"

@@ -185,9 +185,14 @@ def test_wrong_arguments() -> None:
                 HTTPGuard("http://service/claims", wrong)  # type: ignore[arg-type]
         with pytest.raises(TypeError, match="use HTTPGuard"):
             AsyncHTTPGuard("http://service/claims", client)  # type: ignore[arg-type]
-        for url in ("/claims", "ftp://service/claims", "service/claims", ""):
-            with pytest.raises(ValueError, match="an http or https URL is needed"):
+        for url in ("/claims", "ftp://u:secret@service/claims", "service/claims", ""):
+            with pytest.raises(ValueError, match="an http or https URL is needed") as refused:
                 HTTPGuard(url, client)
+            assert "secret" not in str(refused.value)
+        for url in ("http://u:secret@service:port/claims", "http://service/\0", "http://service/" + "x" * 9000):
+            with pytest.raises(ValueError, match="URL") as refused:
+                HTTPGuard(url, client)
+            assert "secret" not in str(refused.value)
         with pytest.raises(ValueError, match="bound"):
             HTTPGuard("http://service/claims", client, timeout=float("inf"))
         guard = HTTPGuard("https://worker:secret@service/claims?key=secret", client)

@@ -1277,6 +1277,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "            pass\n",
         ("tests/compat/test_redis_py_lock.py::test_a_release_without_an_answer_can_be_repeated",),
     ),
+    Mutant(
+        "arrays-are-nested-without-a-bound",
+        "fencing/redis/resp.py",
+        "if not levels:",
+        "if False:",
+        ("tests/redis/test_resp.py::test_bytes_that_are_not_a_reply_are_refused",),
+    ),
     # Fences over HTTP
     Mutant(
         "a-fence-of-another-resource-is-taken",

@@ -52,6 +52,15 @@ def test_replies_are_read_as_hiredis_reads_them(seed: int) -> None:
     assert read_all(new_reader(), chunks) == values
 
 
+@pytest.mark.parametrize("make", [Reader, new_reader])
+def test_arrays_in_arrays_and_no_array(make: Any) -> None:
+    assert read_all(make(), [b"*1\r\n" * 9 + b":1\r\n", b"*-1\r\n", b"*2\r\n*-1\r\n*0\r\n"]) == [
+        [[[[[[[[[1]]]]]]]]],
+        None,
+        [None, []],
+    ]
+
+
 def test_a_reply_may_arrive_in_any_pieces() -> None:
     data = b"*2\r\n$7\r\ngranted\r\n$1\r\n7\r\n-NOSCRIPT none\r\n+OK\r\n"
     for cut in range(len(data)):
@@ -78,7 +87,11 @@ def test_errors_have_the_classes_of_redis_py(make: Any, data: bytes, kind: type[
 
 
 @pytest.mark.parametrize("make", [Reader, new_reader])
-@pytest.mark.parametrize("data", [b"HTTP/1.1 400 Bad Request\r\n", b"*x\r\n", b"$a\r\n", b":1.5\r\n"])
+@pytest.mark.parametrize(
+    "data",
+    [b"HTTP/1.1 400 Bad Request\r\n", b"*x\r\n", b"$a\r\n", b":1.5\r\n", b"*1\r\n" * 20_000],
+    ids=["http", "array", "bulk", "float", "nested"],
+)
 def test_bytes_that_are_not_a_reply_are_refused(make: Any, data: bytes) -> None:
     with pytest.raises(InvalidResponse):
         read_all(make(), [data])

@@ -231,6 +231,11 @@ def test_a_connection_that_was_opened_before_the_guard(files: Files) -> None:
     files.side.expect(StaleFence, files.guard(engine).write, MINE, text(ADD))
 
 
+def test_what_is_no_uri_is_refused_by_sqlite_itself(files: Files) -> None:
+    guard = files.guard(files.engine("sqlite:///file://[?uri=true"))
+    assert "invalid uri authority" in str(files.side.expect(GuardUnavailable, guard.claim, MINE))
+
+
 def test_a_file_that_is_named_by_a_uri_or_a_link(files: Files, tmp_path: Path) -> None:
     link = tmp_path / "link.db"
     link.symlink_to(files.path)

@@ -4,6 +4,7 @@ python -m tests.torture check HISTORY                   check a history again
 python -m tests.torture draw HISTORY [COUNTER@SECONDS]  draw it, around a moment or around the first violation
 python -m tests.torture schedule NAME                   step two holders through one schedule
 python -m tests.torture list                            name the services, the faults and the schedules
+python -m tests.torture parsers --seconds 60 --seed 1   feed all parsers generated and damaged input
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from tests.torture.contenders import CONTENDERS
 from tests.torture.drawing import draw_file
 from tests.torture.faults import kinds
 from tests.torture.history import read_history
+from tests.torture.parsers import PARSERS, attack
 from tests.torture.run import PAUSE, SLACK, Outcome, torture
 from tests.torture.schedules import SCHEDULES, play
 from tests.torture.services import KINDS, at_hand
@@ -27,6 +29,7 @@ from tests.torture.services import KINDS, at_hand
 
 def main() -> int:
     commands = {"check": check_one, "draw": draw_one, "schedule": schedule_one, "list": list_all}
+    commands["parsers"] = attack_parsers
     if len(sys.argv) > 1 and sys.argv[1] in commands:
         return commands[sys.argv[1]](sys.argv[2:])
     return run(sys.argv[1:])
@@ -103,6 +106,20 @@ def schedule_one(arguments: list[str]) -> int:
     given = parser.parse_args(arguments)
     folder = given.folder or Path(tempfile.mkdtemp(prefix="torture-"))
     return _report(play(given.name, folder, given.contender))
+
+
+def attack_parsers(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.torture parsers", description="Attack all parsers.")
+    parser.add_argument("--seconds", type=float, default=60, help="for how long (60)")
+    parser.add_argument("--seed", type=int, default=random.randrange(1, 2**32), help="of all input; printed first")
+    parser.add_argument("--only", action="append", choices=PARSERS, help="one parser; may be repeated")
+    given = parser.parse_args(arguments)
+    print(f"--seed {given.seed} --seconds {given.seconds:g}", flush=True)
+    tallies, faults = attack(given.seed, given.seconds, names=tuple(given.only or ()))
+    for name, tally in tallies.items():
+        print(f"{name:24} {tally.read:9,} read {tally.refused:9,} refused   slowest {tally.slowest * 1000:.1f} ms")
+    print("\n".join(faults) or "no faults")
+    return 1 if faults else 0
 
 
 def list_all(arguments: list[str]) -> int:

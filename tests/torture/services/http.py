@@ -18,6 +18,10 @@ from tests.torture.ways import HTTP as WAYS
 
 __all__ = ["HTTP"]
 
+PROGRAM = (sys.executable, "-m", "tests.torture.services.http_app")
+KEY = b"torture " * 4
+"""It signs claims. The service takes no others."""
+
 
 class HTTP(SQLite):
     name = "http"
@@ -30,7 +34,7 @@ class HTTP(SQLite):
         given = super().start()
         directory = new_directory()
         process = LocalProcess(
-            command=lambda port: [sys.executable, "-m", "tests.torture.services.http_app", str(port), given["url"]],
+            command=lambda port: [*PROGRAM, str(port), given["url"], KEY.hex()],
             directory=directory,
             data=directory / "data",
             ready=lambda process: "serving" in process.log,
@@ -46,4 +50,4 @@ class HTTP(SQLite):
         make: Any = httpx2.AsyncClient if sides.asynchronous else httpx2.Client
         client = make(base_url=given["url"], timeout=GUARD_SECONDS)
         guard: Any = AsyncHTTPGuard if sides.asynchronous else HTTPGuard
-        return [Kit(guard("/claims", client, timeout=GUARD_SECONDS), client, WAYS, sides.asynchronous)]
+        return [Kit(guard("/claims", client, timeout=GUARD_SECONDS, key=KEY), client, WAYS, sides.asynchronous)]

@@ -1,4 +1,4 @@
-"""The program of `http.HTTP`: ``python -m tests.torture.services.http_app PORT URL-OF-THE-DATABASE``.
+"""The program of `http.HTTP`: ``python -m tests.torture.services.http_app PORT URL-OF-THE-DATABASE KEY``.
 
 GET and PUT of ``/counter?name=…``: the value, a blank and the id of the last write.
 """
@@ -23,7 +23,7 @@ PATIENCE = 1.5
 """Half of what the workers' guard waits."""
 
 
-def application(url: str) -> Any:
+def application(url: str, key: bytes) -> Any:
     engine = create_engine(url)
     guard = SQLAlchemyGuard(engine, timeout=PATIENCE)
 
@@ -41,15 +41,15 @@ def application(url: str) -> Any:
         start_response("200 OK", [("Content-Type", "text/plain"), ("Content-Length", str(len(body)))])
         return [body]
 
-    return WSGIFencingMiddleware(serve, guard, claims_path="/claims")
+    return WSGIFencingMiddleware(serve, guard, claims_path="/claims", keys=[key])
 
 
-def main(port: int, url: str) -> None:
+def main(port: int, url: str, key: bytes) -> None:
     make: Any = waitress  # its types know no create_server
-    server = make.create_server(application(url), host="127.0.0.1", port=port, threads=8)
+    server = make.create_server(application(url, key), host="127.0.0.1", port=port, threads=8)
     print("serving", flush=True)
     server.run()
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2])
+    main(int(sys.argv[1]), sys.argv[2], bytes.fromhex(sys.argv[3]))
