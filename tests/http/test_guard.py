@@ -237,3 +237,11 @@ def test_a_refusal_that_makes_no_sense_is_not_believed(newest: bytes) -> None:
     assert body != answer.body
     assert error_of(412, "application/problem+json", body, [MINE]) is None
     assert header_of(MINE) not in body.decode()
+
+
+@pytest.mark.parametrize("acknowledged", [b'"3"', b"3.0", b"true", b"[]"])
+def test_an_acknowledged_write_without_a_number_is_not_believed(acknowledged: bytes) -> None:
+    answer = answer_to(UnclaimedFence(fence=MINE, mark=None, acknowledged=3))
+    body = answer.body.replace(b'"acknowledged": 3', b'"acknowledged": ' + acknowledged)
+    assert body != answer.body
+    assert error_of(412, "application/problem+json", body, [MINE]) is None

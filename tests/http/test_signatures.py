@@ -111,6 +111,23 @@ def test_two_keys_at_a_time_rotate(side: HTTPSide) -> None:
                 side.expect(GuardNotEnforceable, guard.claim, new_fence())
 
 
+def test_a_service_begins_with_keys_step_by_step(side: HTTPSide) -> None:
+    """A middleware with keys around the one without: each has a path."""
+    service = LocalService(side)
+    kind = FencingMiddleware if side.asynchronous else WSGIFencingMiddleware
+    service.middleware = kind(service.middleware, service.storage, claims_path="/signed", keys=[KEY])
+    client, old, new = service.client(), new_fence(), new_fence()
+    service.work = lambda scope, resource: seen.append(fence_for(scope, resource))
+    seen: list[Fence] = []
+    side.call(side.guard(CLAIMS, client).claim, old)
+    side.call(side.guard("/signed", client, key=KEY).claim, new)
+    side.expect(GuardNotEnforceable, side.guard("/signed", client).claim, new_fence())
+    for mine in (old, new):
+        assert service.mark(mine.resource) == Mark(5, mine.token)
+        assert put(side, client, mine.resource, mine).text == "done"
+    assert seen == [old, new]
+
+
 def test_without_keys_a_signature_is_refused(side: HTTPSide) -> None:
     service = LocalService(side)
     client, mine = service.client(), new_fence()
@@ -232,8 +249,8 @@ class Quiet(WSGIRequestHandler):
 
 
 @contextmanager
-def serving(kind: str, guard: MemoryGuard, path: str) -> Iterator[str]:
-    """Serve claims at that path by a real server, in a thread, and return its address."""
+def serving(kind: str, guard: MemoryGuard, path: str, **options: Any) -> Iterator[str]:
+    """Serve claims at that path by a real server, in a thread, and return its address. Uvicorn takes the options."""
     if kind == "wsgiref":
         app: Any = WSGIFencingMiddleware(None, guard, claims_path=path, keys=[KEY])  # type: ignore[arg-type]
         with make_server("127.0.0.1", 0, app, handler_class=Quiet) as server:
@@ -246,7 +263,7 @@ def serving(kind: str, guard: MemoryGuard, path: str) -> Iterator[str]:
                 thread.join(10)
         return
     app = FencingMiddleware(None, guard, claims_path=path, keys=[KEY])  # type: ignore[arg-type]
-    asgi = uvicorn.Server(uvicorn.Config(app, port=0, log_level="critical", lifespan="off", loop="asyncio"))
+    asgi = uvicorn.Server(uvicorn.Config(app, port=0, log_level="critical", lifespan="off", loop="asyncio", **options))
     thread = threading.Thread(target=lambda: asyncio.run(asgi.serve()))
     thread.start()
     try:
@@ -271,6 +288,19 @@ def test_the_path_is_the_same_text_on_both_sides(kind: str) -> None:
     mark = guard.mark(mine.resource)
     assert mark is not None
     assert mark.is_of(mine)
+
+
+def test_a_proxy_that_cuts_off_a_prefix_which_uvicorn_knows() -> None:
+    def strip(request: httpx2.Request) -> None:
+        request.url = request.url.copy_with(path=request.url.path.removeprefix("/shop"))
+
+    guard, mine = MemoryGuard(), new_fence()
+    with (
+        serving("uvicorn", guard, "/shop/claims", root_path="/shop") as url,
+        httpx2.Client(base_url=url, event_hooks={"request": [strip]}) as client,
+    ):
+        HTTPGuard("/shop/claims", client, key=KEY).claim(mine)
+    assert guard.mark(mine.resource) == Mark(5, mine.token)
 
 
 WRONG: list[tuple[type[Exception], Any]] = [

@@ -1307,6 +1307,20 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/http/test_signatures.py::test_a_claim_needs_a_signature[sync]",),
     ),
     Mutant(
+        "a-service-without-keys-ignores-signatures",
+        "storage_guards/http/screening.py",
+        "if not self._keys and any(item.signature is not None for item in found):",
+        "if False:",
+        ("tests/http/test_signatures.py::test_without_keys_a_signature_is_refused[sync]",),
+    ),
+    Mutant(
+        "a-path-of-wsgi-is-latin-1",
+        "storage_guards/http/wsgi.py",
+        'return path.encode("latin-1", "replace").decode("utf-8", "replace")',
+        "return path",
+        ("tests/http/test_signatures.py::test_the_path_is_the_same_text_on_both_sides[wsgiref]",),
+    ),
+    Mutant(
         "a-signature-is-for-any-path",
         "storage_guards/http/signatures.py",
         "\\n{fence}\\n{path}",
