@@ -34,7 +34,9 @@ if TYPE_CHECKING:
     from fencing.locks.lease_async import AsyncLease as AsyncLease
     from fencing.locks.lock import FencedLock as FencedLock
     from fencing.locks.lock_async import AsyncFencedLock as AsyncFencedLock
+    from fencing.locks.settings import AsyncCoordinatorOptions as AsyncCoordinatorOptions
     from fencing.locks.settings import AsyncLockOptions as AsyncLockOptions
+    from fencing.locks.settings import CoordinatorOptions as CoordinatorOptions
     from fencing.locks.settings import LockOptions as LockOptions
     from fencing.memory.coordinator import MemoryCoordinator as MemoryCoordinator
     from fencing.memory.coordinator_async import AsyncMemoryCoordinator as AsyncMemoryCoordinator
@@ -69,7 +71,7 @@ _HOME = {
     "locks.lock": ("FencedLock",),
     "locks.lock_async": ("AsyncFencedLock",),
     "locks.hold_all": ("hold_all",),
-    "locks.settings": ("AsyncLockOptions", "LockOptions"),
+    "locks.settings": ("AsyncCoordinatorOptions", "AsyncLockOptions", "CoordinatorOptions", "LockOptions"),
     "memory.coordinator": ("MemoryCoordinator",),
     "memory.coordinator_async": ("AsyncMemoryCoordinator",),
     "memory.table": ("LockTable",),

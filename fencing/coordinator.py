@@ -27,7 +27,7 @@ from fencing.locks.listing import Pattern, check_listing, plan_page
 from fencing.locks.lock import FencedLock
 from fencing.locks.locked import MOST_NAMES, Decorator, check_template, locked
 from fencing.locks.renewal import Renewal
-from fencing.locks.settings import LockOptions, Settings, check_timeout
+from fencing.locks.settings import CoordinatorOptions, LockOptions, Settings, check_prefix, check_timeout
 from fencing.locks.several import check_locks, check_names
 
 
@@ -45,7 +45,10 @@ class Coordinator(Backend):
             whether leases are renewed automatically, every third of the ttl, from the grant until they are released,
             lost or garbage-collected. ``max_lifetime``: seconds after which automatic renewal stops, so that a block
             that hangs does not hold its lock for ever; None: no limit. ``owner``: the label that ``holder()`` shows, up
-            to 200 characters; None: host name and process id.
+            to 200 characters; None: host name and process id. And, of coordinators alone, ``prefix``: a namespace where
+            applications share the service, such as ``"billing:"``. It ends with a separator. The resource of the lock
+            ``"report"`` is then ``"billing:report"``, in fences, marks, listings and errors. A name that begins with
+            the prefix is the whole resource already. None: each name is the resource.
 
     Raises:
         TypeError, ValueError: an option has a wrong value, or the service cannot do it. Correct it as the message says.
@@ -53,7 +56,8 @@ class Coordinator(Backend):
 
     asynchronous: ClassVar[bool] = False
 
-    def __init__(self, **options: Unpack[LockOptions]) -> None:
+    def __init__(self, **options: Unpack[CoordinatorOptions]) -> None:
+        self.prefix = check_prefix(options.pop("prefix", None))
         settings = Settings().changed(options, asynchronous=False, coordinator=type(self))
         self.settings = check_capabilities(self, settings, settings.ttl)
         self._renewal = Renewal(self)
@@ -162,7 +166,8 @@ class Coordinator(Backend):
         call it for every request of yours.
 
         Args:
-            pattern: ``*`` stands for any characters, ``?`` for one, such as ``"orders:*"``.
+            pattern: ``*`` stands for any characters, ``?`` for one, such as ``"orders:*"``. With a prefix, only
+                resources that begin with it match; leave it out of the pattern, or write it.
 
         Raises:
             CoordinatorUnavailable: no answer. Retry.

@@ -26,7 +26,7 @@ from fencing.locks.listing import Pattern, check_listing, plan_page
 from fencing.locks.lock_async import AsyncFencedLock
 from fencing.locks.locked import MOST_NAMES, AsyncDecorator, check_template, locked_async
 from fencing.locks.renewal import AsyncRenewal
-from fencing.locks.settings import AsyncLockOptions, Settings, check_timeout
+from fencing.locks.settings import AsyncCoordinatorOptions, AsyncLockOptions, Settings, check_prefix, check_timeout
 from fencing.locks.several import check_locks, check_names
 
 
@@ -45,7 +45,10 @@ class AsyncCoordinator(Backend):
             released, lost or garbage-collected. ``max_lifetime``: seconds after which automatic renewal stops, so that
             a block that hangs does not hold its lock for ever; None: no limit. ``owner``: the label that ``holder()``
             shows, up to 200 characters; None: host name and process id. ``stall_limit``: seconds for which leases are
-            renewed while their event loop does not answer, 3 ttls by default.
+            renewed while their event loop does not answer, 3 ttls by default. And, of coordinators alone, ``prefix``: a
+            namespace where applications share the service, such as ``"billing:"``. It ends with a separator. The
+            resource of the lock ``"report"`` is then ``"billing:report"``, in fences, marks, listings and errors. A
+            name that begins with the prefix is the whole resource already. None: each name is the resource.
 
     A lease is renewed beside its event loop, by another loop in a thread. So a task that computes keeps its locks. The
     loop is asked at each renewal; where it has not answered for ``stall_limit``, renewal stops, and the lease expires.
@@ -61,7 +64,8 @@ class AsyncCoordinator(Backend):
     # SYNC instead: asynchronous: ClassVar[bool] = False
     asynchronous: ClassVar[bool] = True
 
-    def __init__(self, **options: Unpack[AsyncLockOptions]) -> None:
+    def __init__(self, **options: Unpack[AsyncCoordinatorOptions]) -> None:
+        self.prefix = check_prefix(options.pop("prefix", None))
         settings = Settings().changed(options, asynchronous=True, coordinator=type(self))
         self.settings = check_capabilities(self, settings, settings.ttl)
         self._renewal = AsyncRenewal(self)
@@ -180,7 +184,8 @@ class AsyncCoordinator(Backend):
         call it for every request of yours.
 
         Args:
-            pattern: ``*`` stands for any characters, ``?`` for one, such as ``"orders:*"``.
+            pattern: ``*`` stands for any characters, ``?`` for one, such as ``"orders:*"``. With a prefix, only
+                resources that begin with it match; leave it out of the pattern, or write it.
 
         Raises:
             CoordinatorUnavailable: no answer. Retry.

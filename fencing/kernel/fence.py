@@ -44,8 +44,14 @@ def check_number(number: object, name: str = "a fencing number") -> int:
     return number
 
 
-def check_resource(resource: object) -> str:
-    """Return ``resource`` if it is a valid resource name; raise TypeError or ValueError otherwise."""
+def check_resource(resource: object, prefix: str = "") -> str:
+    """Return ``resource`` if it is a valid resource name; raise TypeError or ValueError otherwise.
+
+    Args:
+        resource: the value to check.
+        prefix: what the name must begin with. It is put in front of a name that does not, and the whole is checked. So
+            the resource of a fence, of a listing or of an error is a name, too.
+    """
     if not isinstance(resource, str):
         hint = "; decode it first" if isinstance(resource, bytes) else "; name what is protected, such as 'orders:42'"
         raise TypeError(f"a resource name must be a str, not {type(resource).__name__}{hint}")
@@ -65,6 +71,8 @@ def check_resource(resource: object) -> str:
         raise ValueError(
             f"a resource name must have at most {MAX_RESOURCE_BYTES} bytes of UTF-8, not {size}; hash longer names"
         )
+    if not resource.startswith(prefix):
+        return check_resource(prefix + resource)
     return resource
 
 

@@ -136,6 +136,9 @@ class Backend(ABC):
     settings: Settings
     """The settings of its locks, unless a lock has its own."""
 
+    prefix: str = ""
+    """What the resources of all its locks begin with; empty: their names are their resources. Plans get resources."""
+
     perform: Callable[[Any], Any]
     """Performs one effect of these plans: ``def``, or ``async def`` for asyncio. Coordinators define it."""
 
@@ -216,6 +219,8 @@ class Backend(ABC):
     def __repr__(self) -> str:
         settings = self.settings
         options = ["no ttl" if settings.ttl is None else f"ttl {settings.ttl:g} s"]
+        if self.prefix:
+            options.insert(0, f"prefix {self.prefix!r}")
         if not settings.renew:
             options.append("renew=False")
         if settings.guards:

@@ -11,14 +11,23 @@ from fencing.locks.capabilities import ListsHolders
 
 
 class Pattern:
-    """A pattern of resources: ``*`` stands for any characters, ``?`` for one; all others stand for themselves."""
+    """A pattern of resources: ``*`` stands for any characters, ``?`` for one; all others stand for themselves.
 
-    def __init__(self, text: Any) -> None:
+    Args:
+        text: the pattern, with or without the prefix.
+        prefix: of the coordinator; its characters all stand for themselves.
+
+    Attributes:
+        text: the prefix and the pattern. As a pattern, it may match more.
+    """
+
+    def __init__(self, text: Any, prefix: str = "") -> None:
         if not isinstance(text, str) or not text:
             raise TypeError(f'the pattern is a text such as "orders:*", not {text!r:.100}')
-        self.text = text
+        text = text.removeprefix(prefix)
+        self.text = prefix + text
         parts = (".*" if each == "*" else "." if each == "?" else re.escape(each) for each in re.split("([*?])", text))
-        self._matches = re.compile("".join(parts), re.DOTALL).fullmatch
+        self._matches = re.compile(re.escape(prefix) + "".join(parts), re.DOTALL).fullmatch
 
     def matches(self, resource: str) -> bool:
         """Return whether the resource matches."""
@@ -33,7 +42,7 @@ def check_listing(backend: Backend, pattern: str) -> Pattern:
     """
     if not isinstance(backend, ListsHolders):
         raise TypeError(f"{type(backend).__name__} cannot list holders; ask for each with holder(resource)")
-    return Pattern(pattern)
+    return Pattern(pattern, backend.prefix)
 
 
 def plan_page(backend: Backend, pattern: Pattern, page: str) -> Plan[tuple[list[tuple[str, Holder]], str]]:

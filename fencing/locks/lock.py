@@ -30,7 +30,8 @@ class FencedLock:
     Args:
         client_or_coordinator: a ``redis.Redis``, or a coordinator. All locks of one client, or of clients with one
             pool, share a coordinator.
-        resource: the name of what is protected, such as ``"orders:42"``; 1 to 512 bytes of UTF-8.
+        resource: the name of what is protected, such as ``"orders:42"``; 1 to 512 bytes of UTF-8, with the
+            coordinator's prefix. That of a client has none.
         reentrant: as :meth:`reentrant`.
         options: ``ttl``, ``guards``, ``renew``, ``max_lifetime`` and ``owner``, as in :class:`fencing.Coordinator`. An
             option that is not given is the coordinator's.
@@ -48,15 +49,15 @@ class FencedLock:
         reentrant: bool = False,
         **options: Unpack[LockOptions],
     ) -> None:
-        self.resource = check_resource(resource)
+        self._is_reentrant = reentrant if reentrant is False else check_flag(reentrant, "reentrant")
         if isinstance(client_or_coordinator, Backend) and client_or_coordinator.asynchronous is False:
             self.coordinator = client_or_coordinator
         else:
             self.coordinator = coordinator_of(client_or_coordinator, asynchronous=False)
+        self.resource = check_resource(resource, self.coordinator.prefix)
         settings = self.coordinator.settings
         self._settings = settings_of(self.coordinator, options, asynchronous=False) if options else settings
-        self._is_reentrant = reentrant if reentrant is False else check_flag(reentrant, "reentrant")
-        self._key = id(self.coordinator), resource
+        self._key = id(self.coordinator), self.resource
         self._lease: Callable[[Holding], Lease] = partial(Lease, self.coordinator)
 
     def acquire(self, timeout: float | None = None) -> Lease:

@@ -29,7 +29,8 @@ class AsyncFencedLock:
     Args:
         client_or_coordinator: a ``redis.asyncio.Redis``, or an async coordinator. All locks of one client, or of
             clients with one pool, share a coordinator.
-        resource: the name of what is protected, such as ``"orders:42"``; 1 to 512 bytes of UTF-8.
+        resource: the name of what is protected, such as ``"orders:42"``; 1 to 512 bytes of UTF-8, with the
+            coordinator's prefix. That of a client has none.
         reentrant: as :meth:`reentrant`.
         options: ``ttl``, ``guards`` (async ones), ``renew``, ``max_lifetime`` and ``owner``, as in
             :class:`fencing.AsyncCoordinator`. An option that is not given is the coordinator's.
@@ -49,16 +50,16 @@ class AsyncFencedLock:
         reentrant: bool = False,
         **options: Unpack[AsyncLockOptions],
     ) -> None:
-        self.resource = check_resource(resource)
+        self._is_reentrant = reentrant if reentrant is False else check_flag(reentrant, "reentrant")
         # SYNC instead: if isinstance(client_or_coordinator, Backend) and client_or_coordinator.asynchronous is False:
         if isinstance(client_or_coordinator, Backend) and client_or_coordinator.asynchronous is True:
             self.coordinator = client_or_coordinator
         else:
             self.coordinator = coordinator_of(client_or_coordinator, asynchronous=True)
+        self.resource = check_resource(resource, self.coordinator.prefix)
         settings = self.coordinator.settings
         self._settings = settings_of(self.coordinator, options, asynchronous=True) if options else settings
-        self._is_reentrant = reentrant if reentrant is False else check_flag(reentrant, "reentrant")
-        self._key = id(self.coordinator), resource
+        self._key = id(self.coordinator), self.resource
         self._lease: Callable[[Holding], AsyncLease] = partial(AsyncLease, self.coordinator)
 
     async def acquire(self, timeout: float | None = None) -> AsyncLease:

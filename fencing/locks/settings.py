@@ -10,11 +10,13 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Self, TypedDict
 
 from fencing.kernel import process
+from fencing.kernel.fence import MAX_RESOURCE_BYTES, check_resource
 from fencing.kernel.guard import AsyncGuard, Guard, check_guards
 
 MIN_TTL = 0.01
 MAX_TTL = 365 * 24 * 3600.0
 MAX_OWNER_CHARACTERS = 200
+MAX_PREFIX_BYTES = MAX_RESOURCE_BYTES // 2
 
 DRIFT_FACTOR = 0.01
 DRIFT_SECONDS = 0.002
@@ -61,6 +63,24 @@ class AsyncLockOptions(_Options, total=False):
 
     guards: Iterable[AsyncGuard]
     stall_limit: float
+
+
+class CoordinatorOptions(LockOptions, total=False):
+    """The options of every sync coordinator: those of its locks, and a namespace for their names.
+
+    ``prefix`` stands in front of the name of each of its locks. :class:`fencing.Coordinator` describes it.
+    """
+
+    prefix: str | None
+
+
+class AsyncCoordinatorOptions(AsyncLockOptions, total=False):
+    """The options of every async coordinator: those of its locks, and a namespace for their names.
+
+    ``prefix`` stands in front of the name of each of its locks. :class:`fencing.AsyncCoordinator` describes it.
+    """
+
+    prefix: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +187,7 @@ _WAITING = "; ttl sets how long a lock lasts, hold(timeout=...) sets how long to
 _HINTS = {
     "clock_floor": "; it is an option of RedisCoordinator",
     "replicas": "; it is an option of RedisCoordinator",
+    "prefix": "; it is an option of coordinators: make one with it, and use its locks",
     "stall_limit": "; it is an option for asyncio: threads renew leases beside every work",
     "timeout": _WAITING,
     "blocking_timeout": _WAITING,
@@ -230,10 +251,34 @@ def _unknown_option(name: str, coordinator: type | None, *, asynchronous: bool) 
         parameters = inspect.signature(coordinator).parameters.values()
         subject = coordinator.__name__
         own_options = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
+        names.append("prefix")
     hint = _HINTS.get(name, "")
     if not hint and (near := difflib.get_close_matches(name, [*own_options, *names], 1)):
         hint = f"; did you mean {near[0]!r}?"
     return f"{name!r} is not an option of {subject}; the options are {', '.join([*own_options, *names])}{hint}"
+
+
+def check_prefix(prefix: object) -> str:
+    """Return a coordinator's ``prefix`` if it is one; empty for None.
+
+    Raises:
+        TypeError, ValueError: it is no text, cannot begin a resource name, or does not end with a separator: "billing"
+            and "billing2" would share names.
+    """
+    if prefix is None:
+        return ""
+    if not isinstance(prefix, str):
+        raise TypeError(f"prefix must be a str such as 'billing:', not {type(prefix).__name__}")
+    if not prefix:
+        raise ValueError("prefix must not be empty; leave it out for names without one")
+    check_resource(prefix)
+    if prefix[-1].isalnum():
+        raise ValueError(
+            f"prefix must end with a separator, because names follow it directly; write {prefix + ':'!r:.80}"
+        )
+    if len(prefix.encode()) > MAX_PREFIX_BYTES:
+        raise ValueError(f"prefix must have at most {MAX_PREFIX_BYTES} bytes of UTF-8, so that names fit behind it")
+    return prefix
 
 
 def check_flag(value: object, name: str) -> bool:

@@ -8,7 +8,7 @@ from typing import Any, Unpack
 
 from fencing.coordinator import Coordinator
 from fencing.kernel import process
-from fencing.locks.settings import LockOptions
+from fencing.locks.settings import CoordinatorOptions
 from fencing.memory.plans import MemoryPlans, check_arguments
 from fencing.memory.table import LockTable, Request
 
@@ -34,7 +34,7 @@ class MemoryCoordinator(MemoryPlans, Coordinator):
         table: LockTable | None = None,
         *,
         clock: Callable[[], float] = process.now,
-        **options: Unpack[LockOptions],
+        **options: Unpack[CoordinatorOptions],
     ) -> None:
         self.table, self.clock = check_arguments(table, clock)
         super().__init__(**options)

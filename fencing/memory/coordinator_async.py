@@ -7,7 +7,7 @@ from typing import Any, Unpack
 
 from fencing.coordinator_async import AsyncCoordinator
 from fencing.kernel import process
-from fencing.locks.settings import AsyncLockOptions
+from fencing.locks.settings import AsyncCoordinatorOptions
 from fencing.memory.plans import MemoryPlans, check_arguments
 from fencing.memory.table import LockTable, Request
 
@@ -36,7 +36,7 @@ class AsyncMemoryCoordinator(MemoryPlans, AsyncCoordinator):
         table: LockTable | None = None,
         *,
         clock: Callable[[], float] = process.now,
-        **options: Unpack[AsyncLockOptions],
+        **options: Unpack[AsyncCoordinatorOptions],
     ) -> None:
         self.table, self.clock = check_arguments(table, clock)
         super().__init__(**options)

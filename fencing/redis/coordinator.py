@@ -8,7 +8,7 @@ from typing import Any, Unpack
 import redis
 
 from fencing.coordinator import Coordinator
-from fencing.locks.settings import LockOptions, check_flag
+from fencing.locks.settings import CoordinatorOptions, check_flag
 from fencing.locks.waiting import Enlist, Leave, Wait
 from fencing.redis.arguments import check_client, check_replicas
 from fencing.redis.calls import Call, Calls, NodeCall, Replicated
@@ -35,7 +35,7 @@ class RedisCoordinator(RedisPlans, Coordinator):
             and ``acquire`` raises NotAcquired with the reason ``"unreplicated"``. So a failover rarely grants a lock
             twice; it still can, because another replica may be promoted. 0: grants wait for none.
         options: the options of its locks, as in :class:`fencing.Coordinator`: ``ttl`` (10 seconds by default),
-            ``guards``, ``renew``, ``max_lifetime``, ``owner``.
+            ``guards``, ``renew``, ``max_lifetime``, ``owner``; and ``prefix``.
 
     Raises:
         TypeError, ValueError: an argument has a wrong value. Correct it as the message says.
@@ -49,7 +49,7 @@ class RedisCoordinator(RedisPlans, Coordinator):
         *,
         clock_floor: bool = True,
         replicas: int = 0,
-        **options: Unpack[LockOptions],
+        **options: Unpack[CoordinatorOptions],
     ) -> None:
         check_client(client, (redis.Redis, redis.RedisCluster), "RedisCoordinator")
         self.clock_floor = check_flag(clock_floor, "clock_floor")

@@ -7,7 +7,7 @@ from typing import Any, Unpack
 import redis.asyncio
 
 from fencing.coordinator_async import AsyncCoordinator
-from fencing.locks.settings import AsyncLockOptions, check_flag
+from fencing.locks.settings import AsyncCoordinatorOptions, check_flag
 from fencing.locks.waiting import Enlist, Leave, Wait
 from fencing.redis.arguments import check_client, check_replicas
 from fencing.redis.calls import Call, Calls, NodeCall, Replicated
@@ -35,7 +35,7 @@ class AsyncRedisCoordinator(RedisPlans, AsyncCoordinator):
             and ``acquire`` raises NotAcquired with the reason ``"unreplicated"``. So a failover rarely grants a lock
             twice; it still can, because another replica may be promoted. 0: grants wait for none.
         options: the options of its locks, as in :class:`fencing.AsyncCoordinator`: ``ttl`` (10 seconds by default),
-            ``guards`` (async ones), ``renew``, ``max_lifetime``, ``owner``.
+            ``guards`` (async ones), ``renew``, ``max_lifetime``, ``owner``; and ``prefix``.
 
     Raises:
         TypeError, ValueError: an argument has a wrong value. Correct it as the message says.
@@ -52,7 +52,7 @@ class AsyncRedisCoordinator(RedisPlans, AsyncCoordinator):
         *,
         clock_floor: bool = True,
         replicas: int = 0,
-        **options: Unpack[AsyncLockOptions],
+        **options: Unpack[AsyncCoordinatorOptions],
     ) -> None:
         check_client(client, (redis.asyncio.Redis, redis.asyncio.RedisCluster), "AsyncRedisCoordinator")
         self.clock_floor = check_flag(clock_floor, "clock_floor")

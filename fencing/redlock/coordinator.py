@@ -10,7 +10,7 @@ import redis
 
 from fencing.coordinator import Coordinator
 from fencing.kernel.effects import run
-from fencing.locks.settings import LockOptions, check_flag
+from fencing.locks.settings import CoordinatorOptions, check_flag
 from fencing.redlock.base import nodes_of
 from fencing.redlock.calls import Fanout
 from fencing.redlock.client import FanoutConnections
@@ -36,7 +36,7 @@ class RedlockCoordinator(RedlockPlans, Coordinator):
             ``appendfsync always``. A node that lost its data always waits.
         clock_floor: whether numbers start from the client's clock in microseconds. Safety does not depend on it.
         options: the options of its locks, as in :class:`fencing.Coordinator`: ``ttl`` (10 seconds by default),
-            ``guards``, ``renew``, ``max_lifetime``, ``owner``.
+            ``guards``, ``renew``, ``max_lifetime``, ``owner``; and ``prefix``.
 
     Raises:
         TypeError, ValueError: an argument has a wrong value. Correct it as the message says.
@@ -50,7 +50,7 @@ class RedlockCoordinator(RedlockPlans, Coordinator):
         longest_ttl: float | None = None,
         restart_wait: bool = True,
         clock_floor: bool = True,
-        **options: Unpack[LockOptions],
+        **options: Unpack[CoordinatorOptions],
     ) -> None:
         found = check_clients(clients, redis.Redis, "RedlockCoordinator")
         super().__init__(**options)

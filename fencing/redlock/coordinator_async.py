@@ -9,7 +9,7 @@ import redis.asyncio
 
 from fencing.coordinator_async import AsyncCoordinator
 from fencing.kernel.effects import run_async
-from fencing.locks.settings import AsyncLockOptions, check_flag
+from fencing.locks.settings import AsyncCoordinatorOptions, check_flag
 from fencing.redlock.base import nodes_of
 from fencing.redlock.calls import Fanout
 from fencing.redlock.client_async import AsyncFanoutConnections
@@ -36,7 +36,7 @@ class AsyncRedlockCoordinator(RedlockPlans, AsyncCoordinator):
             ``appendfsync always``. A node that lost its data always waits.
         clock_floor: whether numbers start from the client's clock in microseconds. Safety does not depend on it.
         options: the options of its locks, as in :class:`fencing.AsyncCoordinator`: ``ttl`` (10 seconds by default),
-            ``guards`` (async ones), ``renew``, ``max_lifetime``, ``owner``.
+            ``guards`` (async ones), ``renew``, ``max_lifetime``, ``owner``; and ``prefix``.
 
     Raises:
         TypeError, ValueError: an argument has a wrong value. Correct it as the message says.
@@ -53,7 +53,7 @@ class AsyncRedlockCoordinator(RedlockPlans, AsyncCoordinator):
         longest_ttl: float | None = None,
         restart_wait: bool = True,
         clock_floor: bool = True,
-        **options: Unpack[AsyncLockOptions],
+        **options: Unpack[AsyncCoordinatorOptions],
     ) -> None:
         found = check_clients(clients, redis.asyncio.Redis, "AsyncRedlockCoordinator")
         super().__init__(**options)

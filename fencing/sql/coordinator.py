@@ -9,7 +9,7 @@ from sqlalchemy import Engine, MetaData
 
 from fencing.coordinator import Coordinator
 from fencing.kernel.effects import run
-from fencing.locks.settings import LockOptions
+from fencing.locks.settings import CoordinatorOptions
 from fencing.locks.waiting import Enlist, Leave, Wait
 from fencing.sql.connections import Connections
 from fencing.sql.listener import Listener
@@ -35,14 +35,14 @@ class SQLCoordinator(SQLPlans, Coordinator):
         schema: the schema of the table (on MariaDB and MySQL a database; on SQLite an attached file). None: the
             connection's own.
         options: the options of its locks, as in :class:`fencing.Coordinator`: ``ttl`` (10 seconds by default),
-            ``guards``, ``renew``, ``max_lifetime``, ``owner``.
+            ``guards``, ``renew``, ``max_lifetime``, ``owner``; and ``prefix``.
 
     Raises:
         TypeError, ValueError: an argument has a wrong value, or the driver or pool is not supported. Correct it as the
             message says.
     """
 
-    def __init__(self, engine: Engine, *, schema: str | None = None, **options: Unpack[LockOptions]) -> None:
+    def __init__(self, engine: Engine, *, schema: str | None = None, **options: Unpack[CoordinatorOptions]) -> None:
         if not isinstance(engine, Engine):
             raise TypeError(not_an_engine(engine, "SQLCoordinator", "an Engine"))
         if engine.dialect.is_async:

@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine  # ASYNC
 
 from fencing.coordinator_async import AsyncCoordinator
 from fencing.kernel.effects import run_async
-from fencing.locks.settings import AsyncLockOptions
+from fencing.locks.settings import AsyncCoordinatorOptions
 from fencing.locks.waiting import Enlist, Leave, Wait
 from fencing.sql.connections_async import AsyncConnections
 from fencing.sql.listener_async import AsyncListener
@@ -36,7 +36,7 @@ class AsyncSQLCoordinator(SQLPlans, AsyncCoordinator):
         schema: the schema of the table (on MariaDB and MySQL a database; on SQLite an attached file). None: the
             connection's own.
         options: the options of its locks, as in :class:`fencing.AsyncCoordinator`: ``ttl`` (10 seconds by default),
-            ``guards`` (async ones), ``renew``, ``max_lifetime``, ``owner``.
+            ``guards`` (async ones), ``renew``, ``max_lifetime``, ``owner``; and ``prefix``.
 
     Raises:
         TypeError, ValueError: an argument has a wrong value, or the driver or pool is not supported. Correct it as the
@@ -47,7 +47,9 @@ class AsyncSQLCoordinator(SQLPlans, AsyncCoordinator):
     # SYNC "``postgresql+asyncpg``, ... ``sqlite+aiosqlite``.": ``mysql+pymysql``, ``mariadb+pymysql`` or ``sqlite``.
     # SYNC "of its own per event loop,": of its own
 
-    def __init__(self, engine: AsyncEngine, *, schema: str | None = None, **options: Unpack[AsyncLockOptions]) -> None:
+    def __init__(
+        self, engine: AsyncEngine, *, schema: str | None = None, **options: Unpack[AsyncCoordinatorOptions]
+    ) -> None:
         if not isinstance(engine, AsyncEngine):
             raise TypeError(not_an_engine(engine, "AsyncSQLCoordinator", "an AsyncEngine"))
         # SYNC: if engine.dialect.is_async:

@@ -214,6 +214,31 @@ class Grants(CoordinatorTests):
             self.call(lease.release)
         assert self._holders(coordinator, f"{name}:*") == []
 
+    # Names
+
+    def test_a_prefix_is_part_of_the_resource(self) -> None:
+        """Each name that is told can be passed again: of a fence, of an error, of a listing."""
+        guard, name, prefix = self._guard(), self._name(), f"app *?[x] {new_token()}:"
+        coordinator, plain = self._make(guards=[guard], prefix=prefix), self._make()
+        resource = prefix + name
+        lease = self.call(coordinator.acquire, name, timeout=5)
+        assert lease.fence.resource == resource == coordinator.lock(name).resource
+        assert set(guard.marks) == {resource}
+        for each, asked in ((coordinator, name), (coordinator, resource), (plain, resource)):
+            assert self.expect(NotAcquired, each.acquire, asked, timeout=0).resource == resource
+            assert self.call(each.holder, asked).number == lease.fence.number
+        other = self.call(plain.acquire, name, timeout=5)
+        adopted = self.call(coordinator.adopt, Fence.parse(str(lease.detach())))
+        if has_capability(coordinator, ListsHolders):
+            outside = self.call(plain.acquire, prefix.replace("*", "x") + name, timeout=5)
+            for pattern in ("*", f"{name}*", f"{prefix}*"):
+                assert [found for found, _ in self._holders(coordinator, pattern)] == [resource], pattern
+            self.call(outside.release)
+        assert self.call(coordinator.force_release, resource, adopted.fence.number).holder is not None
+        assert self.call(adopted.release) is False
+        assert self.call(plain.holder, name).number == other.fence.number
+        self.call(other.release)
+
     def _holders(self, coordinator: Any, pattern: str) -> list[Any]:
         async def collect() -> list[Any]:
             return [each async for each in coordinator.holders(pattern)]

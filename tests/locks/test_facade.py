@@ -76,7 +76,7 @@ def test_a_coordinator_on_redis_shows_where_it_is_and_no_secrets(kind: Any) -> N
 
 USED = {
     *("acquire", "try_acquire", "hold", "hold_all", "lock", "locked"),
-    *("holder", "holders", "adopt", "force_release", "close", "closed", "address"),
+    *("holder", "holders", "adopt", "force_release", "close", "closed", "address", "prefix"),
 }
 
 

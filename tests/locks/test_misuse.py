@@ -100,6 +100,34 @@ def test_the_clock_floor_is_an_option_of_coordinators(coordinator: Any, lock: An
 
 
 @both
+@pytest.mark.parametrize(
+    ("prefix", "error", "says"),
+    [
+        (7, TypeError, "prefix must be a str such as 'billing:', not int"),
+        ("", ValueError, "leave it out"),
+        ("billing", ValueError, "write 'billing:'"),
+        ("fencing:", ValueError, "reserved"),
+        ("a\0:", ValueError, "NUL"),
+        ("é" * 128 + ":", ValueError, "at most 256 bytes"),
+    ],
+)
+def test_prefixes(coordinator: Any, lock: Any, client: Any, prefix: Any, error: type[Exception], says: str) -> None:
+    assert_refused(error, says, coordinator, client, prefix=prefix)
+
+
+@both
+def test_a_prefix_is_an_option_of_coordinators(coordinator: Any, lock: Any, client: Any) -> None:
+    made = coordinator(client, prefix="billing:")
+    assert_refused(TypeError, "it is an option of coordinators", lock, client, "r", prefix="billing:")
+    assert_refused(TypeError, "it is an option of coordinators", made.lock, "r", prefix="billing:")
+    assert_refused(TypeError, "did you mean 'prefix'?", coordinator, client, prefx="billing:")
+    for name in ("", "fencing:x", "x" * (513 - len("billing:")), None):
+        with pytest.raises((TypeError, ValueError), match="resource name"):
+            made.lock(name)
+    assert len(made.lock("x" * (512 - len("billing:"))).resource) == 512
+
+
+@both
 @pytest.mark.parametrize("resource", ["", "fencing:x", "x" * 513, None, b"r", 7])
 def test_resource_names(coordinator: Any, lock: Any, client: Any, resource: Any) -> None:
     with pytest.raises((TypeError, ValueError), match="resource name"):

@@ -382,6 +382,27 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     # Locks
     Mutant(
+        "a-prefix-is-no-part-of-the-resource",
+        "fencing/locks/lock_async.py",
+        "check_resource(resource, self.coordinator.prefix)",
+        "check_resource(resource)",
+        ("tests/locks/test_prefix.py::test_locks_that_are_made_in_each_way",),
+    ),
+    Mutant(
+        "a-resource-gets-its-prefix-again",
+        "fencing/kernel/fence.py",
+        "if not resource.startswith(prefix):",
+        "if prefix:",
+        ("tests/locks/test_prefix.py::test_locks_that_are_made_in_each_way",),
+    ),
+    Mutant(
+        "a-listing-has-the-names-of-others",
+        "fencing/locks/listing.py",
+        "return Pattern(pattern, backend.prefix)",
+        "return Pattern(pattern)",
+        ("tests/locks/test_prefix.py::test_a_listing_has_the_names_of_the_prefix_alone",),
+    ),
+    Mutant(
         "claims-that-outlast-the-lease-count",
         "fencing/locks/plans.py",
         "if holding.lost is None and backend.clock() < holding.deadline:",

@@ -111,7 +111,7 @@ def work() -> int:
     guard = SQLAlchemyGuard(engine)
     guard.create_tables()
     with RedisCoordinator(
-        redis.Redis(), replicas=1, ttl=10, guards=[guard, MemoryGuard()], max_lifetime=60
+        redis.Redis(), replicas=1, prefix="shop:", ttl=10, guards=[guard, MemoryGuard()], max_lifetime=60
     ) as coordinator:
         assert_type(coordinator.lock("r"), FencedLock)
         assert_type(coordinator.try_acquire("r"), Lease | None)
