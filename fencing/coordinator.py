@@ -45,10 +45,11 @@ class Coordinator(Backend):
             whether leases are renewed automatically, every third of the ttl, from the grant until they are released,
             lost or garbage-collected. ``max_lifetime``: seconds after which automatic renewal stops, so that a block
             that hangs does not hold its lock for ever; None: no limit. ``owner``: the label that ``holder()`` shows, up
-            to 200 characters; None: host name and process id. And, of coordinators alone, ``prefix``: a namespace where
-            applications share the service, such as ``"billing:"``. It ends with a separator. The resource of the lock
-            ``"report"`` is then ``"billing:report"``, in fences, marks, listings and errors. A name that begins with
-            the prefix is the whole resource already. None: each name is the resource.
+            to 200 characters; None: host name and process id. ``max_waiters``: how many may wait for a lock; where so
+            many do, ``acquire`` raises NotAcquired at once; None: any number. And, of coordinators alone, ``prefix``: a
+            namespace where applications share the service, such as ``"billing:"``. It ends with a separator. The
+            resource of the lock ``"report"`` is then ``"billing:report"``, in fences, marks, listings and errors. A
+            name that begins with the prefix is the whole resource already. None: each name is the resource.
 
     Raises:
         TypeError, ValueError: an option has a wrong value, or the service cannot do it. Correct it as the message says.

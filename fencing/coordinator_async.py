@@ -39,16 +39,18 @@ class AsyncCoordinator(Backend):
     the service loses data. The guards make data safe: they refuse every holder but the newest.
 
     Args:
-        options: the options of its locks. ``ttl``: seconds after which a lock frees itself unless it is renewed, 10 by
-            default. ``guards``: the guards (async ones) at which every fence is claimed before its holder continues.
-            ``renew``: whether leases are renewed automatically, every third of the ttl, from the grant until they are
-            released, lost or garbage-collected. ``max_lifetime``: seconds after which automatic renewal stops, so that
-            a block that hangs does not hold its lock for ever; None: no limit. ``owner``: the label that ``holder()``
-            shows, up to 200 characters; None: host name and process id. ``stall_limit``: seconds for which leases are
-            renewed while their event loop does not answer, 3 ttls by default. And, of coordinators alone, ``prefix``: a
-            namespace where applications share the service, such as ``"billing:"``. It ends with a separator. The
-            resource of the lock ``"report"`` is then ``"billing:report"``, in fences, marks, listings and errors. A
-            name that begins with the prefix is the whole resource already. None: each name is the resource.
+        options: the options of its locks. ``ttl``: seconds after which a lock frees itself unless it is renewed, 10
+            by default. ``guards``: the guards (async ones) at which every fence is claimed before its holder
+            continues. ``renew``: whether leases are renewed automatically, every third of the ttl, from the grant
+            until they are released, lost or garbage-collected. ``max_lifetime``: seconds after which automatic
+            renewal stops, so that a block that hangs does not hold its lock for ever; None: no limit. ``owner``: the
+            label that ``holder()`` shows, up to 200 characters; None: host name and process id. ``max_waiters``: how
+            many may wait for a lock; where so many do, ``acquire`` raises NotAcquired at once; None: any number.
+            ``stall_limit``: seconds for which leases are renewed while their event loop does not answer, 3 ttls by
+            default. And, of coordinators alone, ``prefix``: a namespace where applications share the service, such as
+            ``"billing:"``. It ends with a separator. The resource of the lock ``"report"`` is then
+            ``"billing:report"``, in fences, marks, listings and errors. A name that begins with the prefix is the
+            whole resource already. None: each name is the resource.
 
     A lease is renewed beside its event loop, by another loop in a thread. So a task that computes keeps its locks. The
     loop is asked at each renewal; where it has not answered for ``stall_limit``, renewal stops, and the lease expires.

@@ -38,7 +38,7 @@ def _rebuild(cls: type[FencingError], args: tuple[Any, ...], fields: dict[str, A
     return error
 
 
-NotAcquiredReason = Literal["held", "superseded", "late", "unreplicated"]
+NotAcquiredReason = Literal["held", "superseded", "late", "unreplicated", "full"]
 
 
 class NotAcquired(FencingError):
@@ -49,7 +49,8 @@ class NotAcquired(FencingError):
         reason: ``"held"``: another holder has it. ``"superseded"``: it was granted five times in a row, but each time
             a guard had admitted a newer fence. Check whether another system mints fences for this resource.
             ``"late"``: of several locks, this one was not tried, because the time was up. ``"unreplicated"``: fewer
-            replicas have the grant than the coordinator's option asks for, so it was given back.
+            replicas have the grant than the coordinator's option asks for, so it was given back. ``"full"``: as many
+            wait for it as the lock's ``max_waiters`` allows, so the call did not wait.
         waited: seconds since the call.
         owner: the holder's label; None: not known.
         held_by_this: ``"thread"`` or ``"task"`` if the caller itself holds it, in a block around the call. Pass the
@@ -57,6 +58,7 @@ class NotAcquired(FencingError):
             call of this one, has it from the same coordinator. If that waits for this call, pass it the lease. None:
             another process holds it, or that is not known.
         replicas: with ``"unreplicated"``, how many replicas there were, or confirmed the grant; else None.
+        waiters: with ``"full"``, how many waited; else None.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class NotAcquired(FencingError):
         owner: str | None = None,
         held_by_this: Literal["thread", "task", "process"] | None = None,
         replicas: int | None = None,
+        waiters: int | None = None,
     ) -> None:
         self.resource = resource
         self.reason = reason
@@ -75,6 +78,7 @@ class NotAcquired(FencingError):
         self.owner = owner
         self.held_by_this = held_by_this
         self.replicas = replicas
+        self.waiters = waiters
         if held_by_this == "process":
             text = (
                 f"{resource!r} is held by this very process, whose label is {owner}; it was not acquired within "
@@ -91,6 +95,9 @@ class NotAcquired(FencingError):
                 holder = "an unknown holder (another library's lock, or other data under that name?)"
                 then = "try later; if nothing frees it, force_release() does, or choose another name"
             text = f"{resource!r} is held by {holder}; it was not acquired within {waited:.2f} s; {then}"
+        elif reason == "full":
+            holder = f"is held by {owner}, and" if owner else "is not free, and"
+            text = f"{resource!r} {holder} {waiters} wait for it, as many as max_waiters allows; try later"
         elif reason == "late":
             text = f"{resource!r} was not tried: after the other locks of the call {waited:.2f} s were over; try later"
         elif reason == "unreplicated":

@@ -56,12 +56,14 @@ class Taken:
         owner: the holder's label; None: not known.
         place: the caller's place in the queue; None: there is no queue, and the caller must ask again.
         was_undone: whether a release of the token was sent, so that the caller must ask again with a new token.
+        waiters: how many wait, so that the caller may not: ``max_waiters`` of the settings. None: it was not refused.
     """
 
     remaining: float
     owner: str | None
     place: Place | None = None
     was_undone: bool = False
+    waiters: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,7 +327,7 @@ _INTERNAL = (
     }
     | {"asynchronous", "clock", "holds_without_ttl", "is_waited_for", "location"}
     | {"max_renewals", "one_of_many_wins", "session_seconds", "shared_by_clients"}
-    | {"spans_slots", "ttl_per_lock"}
+    | {"spans_slots", "ttl_per_lock", "counts_waiters"}
 )  # names that ``dir`` does not list
 
 

@@ -96,6 +96,18 @@ class Queues(Protocol):
 
 
 @runtime_checkable
+class CountsWaiters(Protocol):
+    """The capability to limit how many wait: ``max_waiters`` of the settings.
+
+    ``plan_queue`` counts in the request that enlists the caller, so that no two pass the limit. Where so many wait, it
+    enlists nobody, and returns ``Taken`` with their number in ``waiters``. A caller that asks again with its place is
+    never refused, and the entries of those that died do not count for ever.
+    """
+
+    counts_waiters: ClassVar[Literal[True]]
+
+
+@runtime_checkable
 class ReleasesSeveral(Protocol):
     """The capability to free several locks in one request."""
 
@@ -160,6 +172,8 @@ def check_capabilities(backend: Backend, settings: Settings, own_ttl: float | No
             f"ttl must be at most longest_ttl of the {kind} ({backend.longest_ttl:g} s), not {settings.ttl:g}; "
             f"raise longest_ttl for all coordinators of its nodes, or lower the ttl"
         )
+    if settings.max_waiters is not None and not isinstance(backend, CountsWaiters):
+        raise TypeError(f"{kind} has no queue whose waiters it could count; remove max_waiters")
     if settings.renew and not session and not isinstance(backend, RenewsGrants):
         raise TypeError(f"{kind} cannot renew leases; pass renew=False, and a ttl that outlasts the work")
     if not settings.renew and session:

@@ -33,8 +33,8 @@ class FencedLock:
         resource: the name of what is protected, such as ``"orders:42"``; 1 to 512 bytes of UTF-8, with the
             coordinator's prefix. That of a client has none.
         reentrant: as :meth:`reentrant`.
-        options: ``ttl``, ``guards``, ``renew``, ``max_lifetime`` and ``owner``, as in :class:`fencing.Coordinator`. An
-            option that is not given is the coordinator's.
+        options: ``ttl``, ``guards``, ``renew``, ``max_lifetime``, ``owner`` and ``max_waiters``, as in
+            :class:`fencing.Coordinator`. An option that is not given is the coordinator's.
 
     Raises:
         TypeError, ValueError: an argument has a wrong value, or the coordinator cannot do it. Correct it as the message
@@ -69,7 +69,8 @@ class FencedLock:
             timeout: seconds to wait, claims included; None waits for ever, 0 tries once.
 
         Raises:
-            NotAcquired: the lock was not free in time, or newer fences superseded each grant. Try later.
+            NotAcquired: the lock was not free in time, as many wait as ``max_waiters`` allows, or newer fences
+                superseded each grant. Try later.
             CoordinatorUnavailable, GuardUnavailable: no answer in time; the lock was given back. Retry.
             MarkImplausible, GuardNotEnforceable: the set-up is broken. Change it as the message says.
         """
@@ -114,7 +115,8 @@ class FencedLock:
         Raises:
             LeaseLost: the block raised nothing, but the lock was lost; ``completed`` is True. Other holders may have
                 had it meanwhile. Writes that guards acknowledged count, so do not simply repeat the block.
-            NotAcquired: the lock was not free in time, or newer fences superseded each grant. Try later.
+            NotAcquired: the lock was not free in time, as many wait as ``max_waiters`` allows, or newer fences
+                superseded each grant. Try later.
             CoordinatorUnavailable, GuardUnavailable: no answer in time; the lock was given back. Retry.
             MarkImplausible, GuardNotEnforceable: the set-up is broken. Change it as the message says.
         """

@@ -32,7 +32,7 @@ class AsyncFencedLock:
         resource: the name of what is protected, such as ``"orders:42"``; 1 to 512 bytes of UTF-8, with the
             coordinator's prefix. That of a client has none.
         reentrant: as :meth:`reentrant`.
-        options: ``ttl``, ``guards`` (async ones), ``renew``, ``max_lifetime`` and ``owner``, as in
+        options: ``ttl``, ``guards`` (async ones), ``renew``, ``max_lifetime``, ``owner`` and ``max_waiters``, as in
             :class:`fencing.AsyncCoordinator`. An option that is not given is the coordinator's.
 
     Raises:
@@ -73,7 +73,8 @@ class AsyncFencedLock:
             timeout: seconds to wait, claims included; None waits for ever, 0 tries once.
 
         Raises:
-            NotAcquired: the lock was not free in time, or newer fences superseded each grant. Try later.
+            NotAcquired: the lock was not free in time, as many wait as ``max_waiters`` allows, or newer fences
+                superseded each grant. Try later.
             CoordinatorUnavailable, GuardUnavailable: no answer in time; the lock was given back. Retry.
             MarkImplausible, GuardNotEnforceable: the set-up is broken. Change it as the message says.
         """
@@ -125,7 +126,8 @@ class AsyncFencedLock:
         Raises:
             LeaseLost: the lock was lost. If ``completed`` is True, the block had run to its end. Other holders may have
                 had the lock meanwhile. Writes that guards acknowledged count, so do not simply repeat the block.
-            NotAcquired: the lock was not free in time, or newer fences superseded each grant. Try later.
+            NotAcquired: the lock was not free in time, as many wait as ``max_waiters`` allows, or newer fences
+                superseded each grant. Try later.
             CoordinatorUnavailable, GuardUnavailable: no answer in time; the lock was given back. Retry.
             MarkImplausible, GuardNotEnforceable: the set-up is broken. Change it as the message says.
         """

@@ -22,13 +22,13 @@ from fencing.kernel.errors import (
     StaleFence,
 )
 from fencing.kernel.fence import Fence, new_token
-from fencing.kernel.retry import Backoff
 from fencing.locks.backend import Backend, ForcedRelease, Holder, Place, Taken, Undecided
 from fencing.locks.capabilities import Queues, RenewsGrants
 from fencing.locks.causes import plan_why_gone
 from fencing.locks.holding import Grant, Holding
 from fencing.locks.long_waits import WARNING_SECONDS, Waiting, begin_wait
 from fencing.locks.settings import TRY_SECONDS, Settings
+from fencing.locks.waiting import POLLING, poll_pause
 
 T = TypeVar("T")
 
@@ -38,12 +38,9 @@ CLAIM_ROUNDS = 5
 MOST_CAUSES = 10
 """For how many leases that a batch of renewals finds gone the cause is asked. The others are lost at once."""
 
-POLLING = Backoff(first=0.01, longest=0.2)
 MOST_DOUBLINGS = 8  # of a pause between undecided rounds
 MOST_ADOPTIONS = 1000
 """How many adoptions without an answer are remembered, so that each can be repeated with its token."""
-
-LAST_POLL_SECONDS = 0.02  # before the time is up, so that the reply can still come
 
 
 class Superseded(NamedTuple):
@@ -145,9 +142,8 @@ class _Known:
         if self.place is not None and left > 0:
             yield from self.place.plan_wait(left)
         elif left > 0:
-            last_pause = left - LAST_POLL_SECONDS if left > LAST_POLL_SECONDS else left
             self.polls += 1
-            yield Sleep(min(POLLING.pause(self.polls), self.remaining, last_pause))
+            yield poll_pause(self.polls, self.remaining, left)
 
 
 def _same(holding: Holding) -> Holding:
@@ -213,6 +209,10 @@ def acquire(
             known.decided_by, known.rounds = None, 0
             if isinstance(reply, Taken):
                 taking.over()
+                if reply.waiters is not None:
+                    raise NotAcquired(
+                        resource=resource, reason="full", waited=0.0, owner=reply.owner, waiters=reply.waiters
+                    )
                 known.note(reply, backend, resource, timeout)
                 if reply.was_undone:
                     token = new_token()

@@ -44,6 +44,7 @@ class _Options(TypedDict, total=False):
     renew: bool
     max_lifetime: float | None
     owner: str | None
+    max_waiters: int | None
 
 
 class LockOptions(_Options, total=False):
@@ -95,6 +96,8 @@ class Settings:
         owner: the label that ``holder()`` shows, up to 200 characters; None: host name and process id.
         stall_limit: for asyncio: seconds for which leases are renewed while their event loop does not answer. None is
             three times the ttl; users cannot pass it.
+        max_waiters: how many may wait for the lock. Where so many do, ``acquire`` raises NotAcquired at once. None: no
+            limit.
         one_try: whether requests are for a call that tries once: a shorter time limit, and few repetitions. Not an
             option of users.
     """
@@ -105,6 +108,7 @@ class Settings:
     max_lifetime: float | None = None
     owner: str | None = None
     stall_limit: float | None = None
+    max_waiters: int | None = None
     one_try: bool = False
     attempt_seconds: float = field(init=False, repr=False, compare=False)
     """The time limit of one request to a server: a third of the ttl, so that a lease survives a lost request."""
@@ -131,7 +135,8 @@ class Settings:
 
     def for_one_try(self) -> Settings:
         """Return these settings for the requests of a call that tries once."""
-        return Settings(self.ttl, self.guards, self.renew, self.max_lifetime, self.owner, self.stall_limit, True)
+        options = self.ttl, self.guards, self.renew, self.max_lifetime, self.owner, self.stall_limit, self.max_waiters
+        return Settings(*options, True)
 
     def changed(self, options: Mapping[str, Any], *, asynchronous: bool, coordinator: type | None = None) -> Self:
         """Return a copy of these settings with a user's options applied, or these settings if there are no options.
@@ -203,9 +208,12 @@ def _check_options(
     max_lifetime: object,
     owner: object,
     stall_limit: float | None,
+    max_waiters: object,
     asynchronous: bool,
 ) -> dict[str, Any]:
     check_flag(renew, "renew")
+    if max_waiters is not None:
+        _check_max_waiters(max_waiters)
     if owner is not None:
         if not isinstance(owner, str):
             raise TypeError(f"owner must be a str, not {type(owner).__name__}")
@@ -230,7 +238,15 @@ def _check_options(
         "max_lifetime": max_lifetime,
         "owner": owner,
         "stall_limit": stall_limit,
+        "max_waiters": max_waiters,
     }
+
+
+def _check_max_waiters(value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"max_waiters must be an int, or None for no limit, not {type(value).__name__}")
+    if value < 1:
+        raise ValueError(f"max_waiters must be at least 1, not {value}; try_acquire() and timeout=0 never wait")
 
 
 def _check_stall_limit(value: object) -> None:

@@ -140,6 +140,7 @@ def acquire_all(parts: Sequence[_Part], timeout: float) -> Plan[tuple[Any, ...]]
             owner=error.owner,
             held_by_this=error.held_by_this,
             replicas=error.replicas,
+            waiters=error.waiters,
         ) from error.__cause__
     except BaseException:
         yield Shielded(_give_back_all(order))

@@ -11,8 +11,24 @@ from collections.abc import Callable, Iterator
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
-from fencing.kernel.effects import Plan
+from fencing.kernel.effects import Plan, Sleep
+from fencing.kernel.retry import Backoff
 from fencing.locks.settings import Settings
+
+POLLING = Backoff(first=0.01, longest=0.2)
+LAST_POLL_SECONDS = 0.02  # before the time is up, so that the reply can still come
+
+
+def poll_pause(polls: int, remaining: float, left: float) -> Sleep:
+    """Return the pause of a waiter that nothing wakes.
+
+    Args:
+        polls: how many pauses there were, with this one.
+        remaining: seconds until the lock frees itself.
+        left: seconds until the waiter gives up.
+    """
+    last_pause = left - LAST_POLL_SECONDS if left > LAST_POLL_SECONDS else left
+    return Sleep(min(POLLING.pause(polls), remaining, last_pause))
 
 
 class Waking(Protocol):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Literal
+from dataclasses import replace
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from fencing.kernel.effects import Plan
 from fencing.kernel.fence import Fence
@@ -12,7 +13,8 @@ from fencing.locks.backend import Backend, Holder, Taken
 from fencing.locks.holding import Grant
 from fencing.locks.listing import Pattern
 from fencing.locks.settings import Settings
-from fencing.memory.table import LockTable, Request
+from fencing.locks.waiting import poll_pause
+from fencing.memory.table import LockTable, Request, Waits
 
 
 class MemoryPlans(Backend):
@@ -24,6 +26,7 @@ class MemoryPlans(Backend):
     ttl_per_lock: ClassVar[Literal[True]] = True
     holds_without_ttl: ClassVar[Literal[True]] = True
     one_of_many_wins: ClassVar[Literal[True]] = True
+    counts_waiters: ClassVar[Literal[True]] = True
 
     def plan_acquire(
         self, resource: str, token: str, settings: Settings, *, floor: int, deadline: float
@@ -31,6 +34,33 @@ class MemoryPlans(Backend):
         sent_at = self.clock()
         reply = yield Request("acquire", _mint_arguments(resource, token, settings, floor))
         return reply if isinstance(reply, Taken) else _grant(resource, reply, token, settings, sent_at)
+
+    def is_waited_for(self, resource: str) -> bool:
+        """Return True: a waiter asks as one at once, because it polls, and its tries are all the same."""
+        return True
+
+    def plan_queue(
+        self,
+        resource: str,
+        token: str,
+        settings: Settings,
+        *,
+        floor: int,
+        deadline: float,
+        place: CountedPlace | None = None,
+    ) -> Plan[Grant | Taken]:
+        """Do what ``plan_acquire`` does for a waiter, which is counted. There is no order.
+
+        See ``Queues`` and ``CountsWaiters`` in ``fencing/locks/capabilities.py``.
+        """
+        sent_at, waits = self.clock(), Waits(settings.max_waiters, place is not None)
+        reply = yield Request("acquire", (*_mint_arguments(resource, token, settings, floor), waits))
+        if not isinstance(reply, Taken):
+            return _grant(resource, reply, token, settings, sent_at)
+        if reply.waiters is None:
+            place = CountedPlace(resource, token, reply.remaining, 1 if place is None else place.polls + 1)
+            return replace(reply, place=place)
+        return reply
 
     def plan_remint(
         self, fence: Fence, token: str, settings: Settings, *, floor: int, deadline: float
@@ -73,6 +103,24 @@ class MemoryPlans(Backend):
         """Return all holders: see ``ListsHolders`` in ``fencing/locks/capabilities.py``."""
         found: list[tuple[str, Holder]] = yield Request("holders", (pattern,))
         return found, ""
+
+
+class CountedPlace(NamedTuple):
+    """The place of a waiter that nothing wakes. It only counts, until it leaves."""
+
+    resource: str
+    token: str
+    remaining: float
+    polls: int
+
+    def plan_wait(self, seconds: float) -> Plan[None]:
+        """Wait until it is time to ask again, at most so long."""
+        yield poll_pause(self.polls, self.remaining, seconds)
+
+    def plan_leave(self, *, deadline: float) -> Plan[None]:
+        """Leave, and give the lock back if it was granted just now."""
+        yield Request("leave", (self.resource, self.token))
+        yield Request("release", (self.resource, self.token))
 
 
 def _seconds(settings: Settings) -> float:

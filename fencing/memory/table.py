@@ -14,6 +14,9 @@ from fencing.kernel.fence import Fence
 from fencing.locks.backend import Holder, Taken, next_number
 from fencing.locks.listing import Pattern
 
+WAITER_SECONDS = 5.0
+"""How long a waiter counts that does not ask again. It does every 0.2 seconds."""
+
 FORCED_SECONDS = 60.0
 """How long a forced release is remembered. The former holder asks at its next renewal, or when it releases."""
 
@@ -33,6 +36,18 @@ class _Forced(NamedTuple):
     forgotten_at: float
 
 
+class Waits(NamedTuple):
+    """What a request says of a caller that waits.
+
+    Args:
+        limit: how many may wait; None: any number.
+        is_enlisted: whether it was among them before, so that it is not refused.
+    """
+
+    limit: int | None
+    is_enlisted: bool
+
+
 class LockTable:
     """A table of locks in memory. Coordinators in one process share it, as those of several processes share a server.
 
@@ -42,6 +57,7 @@ class LockTable:
     def __init__(self) -> None:
         self._held: dict[str, _Held] = {}
         self._forced: dict[str, _Forced] = {}
+        self._waiting: dict[str, dict[str, float]] = {}  # by resource and token: until when it counts
         self._last = time.time_ns() // 1000  # higher than the numbers of an earlier process
         self._remake_lock()
         process.after_fork(self._remake_lock)
@@ -64,11 +80,32 @@ class LockTable:
                 del self._held[resource]
             return getattr(self, f"_{request.operation}")(now, *request.arguments)
 
-    def _acquire(self, now: float, resource: str, token: str, ttl: float, floor: int, owner: str) -> int | Taken:
+    def _acquire(
+        self, now: float, resource: str, token: str, ttl: float, floor: int, owner: str, waits: Waits | None = None
+    ) -> int | Taken:
         held = self._held.get(resource)
         if held is not None and held.token != token:
-            return Taken(held.expires_at - now, held.owner)
-        return self._mint(now, resource, token, ttl, floor, owner)
+            waiters = None if waits is None else self._enlist(now, resource, token, waits)
+            return Taken(held.expires_at - now, held.owner, waiters=waiters)
+        number = self._mint(now, resource, token, ttl, floor, owner)
+        self._leave(now, resource, token)
+        return number
+
+    def _enlist(self, now: float, resource: str, token: str, waits: Waits) -> int | None:
+        """Count a waiter. Return how many there are if it may not be one of them."""
+        live = {each: until for each, until in self._waiting.pop(resource, {}).items() if until > now}
+        is_refused = waits.limit is not None and not waits.is_enlisted and len(live) >= waits.limit
+        if token in live or not is_refused:
+            is_refused, live[token] = False, now + WAITER_SECONDS
+        self._waiting[resource] = live
+        return len(live) if is_refused else None
+
+    def _leave(self, now: float, resource: str, token: str) -> None:
+        waiting = self._waiting.get(resource)
+        if waiting is not None:
+            waiting.pop(token, None)
+            if not waiting:
+                del self._waiting[resource]
 
     def _remint(
         self, now: float, resource: str, token: str, ttl: float, floor: int, owner: str, old: Fence
@@ -136,5 +173,5 @@ class LockTable:
 class Request(NamedTuple):
     """The effect: perform one request at the table."""
 
-    operation: Literal["acquire", "remint", "force", "renew", "release", "holder", "holders", "forced_by"]
+    operation: Literal["acquire", "remint", "force", "renew", "release", "holder", "holders", "forced_by", "leave"]
     arguments: tuple[Any, ...]

@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from fencing.redis.keys import keys_of, slot_of
-from fencing.redis.resp import bulk, bulks, script_call
+from fencing.redis.resp import bulks, script_call
 from fencing.redis.scripts import ACQUIRE, ASK_REPLICAS, RELEASE, WAIT, Script, command_of
 
 Arguments = tuple[str | int, ...]
@@ -178,8 +178,8 @@ def _acquire_form(resource: str, args: Arguments, token_size: int) -> Form:
 
 
 @lru_cache(maxsize=8192)
-def _queue_form(resource: str, args: Arguments, token_size: int) -> Form:
-    return form_of(ACQUIRE, _acquire_keys(resource), args, str(args[-1]), token_size=token_size, more=1)
+def _queue_form(resource: str, args: Arguments, token_size: int, more: int) -> Form:
+    return form_of(ACQUIRE, _acquire_keys(resource), args, str(args[-1]), token_size=token_size, more=more)
 
 
 @lru_cache(maxsize=8192)
@@ -203,7 +203,15 @@ def acquire_call(resource: str, token: str, args: Arguments, timeout: float, las
     return _new(Call, (_acquire_form(resource, args, size_of(token)), token, timeout, last_attempt))
 
 
-def queue_call(resource: str, token: str, args: Arguments, ticket: str, timeout: float, last_attempt: bool) -> Call:
+def queue_call(
+    resource: str,
+    token: str,
+    args: Arguments,
+    ticket: str,
+    timeout: float,
+    last_attempt: bool,
+    max_waiters: int | None = None,
+) -> Call:
     """Return the call that takes the lock, or enters the queue.
 
     Args:
@@ -213,9 +221,11 @@ def queue_call(resource: str, token: str, args: Arguments, ticket: str, timeout:
         ticket: of the waiter; empty: it has none yet.
         timeout: seconds.
         last_attempt: whether the call is not repeated.
+        max_waiters: how many may wait; None: they are not counted.
     """
-    form = _queue_form(resource, args, size_of(token))
-    form = form._replace(args=(*args, ticket), tail=form.tail + bulk(ticket))
+    more: Arguments = (ticket,) if max_waiters is None else (ticket, max_waiters)
+    form = _queue_form(resource, args, size_of(token), len(more))
+    form = form._replace(args=(*args, *more), tail=form.tail + bulks(more))
     return Call(form, token, timeout, last_attempt)
 
 

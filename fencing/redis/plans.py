@@ -68,6 +68,7 @@ class RedisPlans(Backend):
     ttl_per_lock: ClassVar[Literal[True]] = True
     holds_without_ttl: ClassVar[Literal[True]] = True
     one_of_many_wins: ClassVar[Literal[True]] = True
+    counts_waiters: ClassVar[Literal[True]] = True
 
     spans_slots: bool = False
     """Whether the keys of one request must be in one slot, because this is a Redis Cluster."""
@@ -131,7 +132,7 @@ class RedisPlans(Backend):
             args = (settings.milliseconds, settings.owner_label, floor, int(self.clock_floor), waiter.listener)
             left = deadline - sent_at
             seconds = _first_seconds(settings, left)
-            call = queue_call(resource, token, args, ticket, seconds, seconds >= left)
+            call = queue_call(resource, token, args, ticket, seconds, seconds >= left, settings.max_waiters)
             try:
                 reply = yield Replicated(call, self.replicas) if self.replicas else call
             except NoReply as failure:
@@ -146,6 +147,9 @@ class RedisPlans(Backend):
         if _kind(reply) == b"queued":
             place = WaiterPlace(self, settings, waiter, _text(reply, 1), _number(reply, 2) / 1000)
             return Taken(math.inf, _text(reply, 3) or None, place)
+        if _kind(reply) == b"full":
+            yield Leave(waiter)
+            return Taken(math.inf, _text(reply, 2) or None, waiters=_number(reply, 1))
         outcome = _outcome(reply, resource, token, settings, sent_at)
         if isinstance(outcome, Grant):
             yield Leave(waiter, outcome.deadline)

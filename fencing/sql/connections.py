@@ -15,7 +15,7 @@ from fencing.kernel.retry import LEAST_SECONDS
 from fencing.kernel.timer import timer
 from fencing.sql.failures import FAILURES, explain, leaves_good_connection, unwrap
 from fencing.sql.own_engine import GRACE_SECONDS, MAX_CONNECTIONS, OwnConnection, OwnEngine
-from fencing.sql.table import URGENT, Request
+from fencing.sql.table import LAST, URGENT, Request
 
 OPENING_SECONDS = 3.0
 """How long the opening of a connection may take if its request has less time. A later request has the connection."""
@@ -81,7 +81,7 @@ class Connections:
             RuntimeError: the coordinator is closed. Make a new one.
         """
         pool = self._pool
-        if pool.closed and request.operation != "release":  # a block may end after the closing
+        if pool.closed and request.operation not in LAST:
             raise RuntimeError("this coordinator was closed; make a new one")
         until = process.now() + request.timeout
         if request.operation in URGENT:

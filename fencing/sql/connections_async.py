@@ -16,7 +16,7 @@ from fencing.kernel.retry import LEAST_SECONDS
 from fencing.kernel.workers import PerLoop
 from fencing.sql.failures import FAILURES, explain, leaves_good_connection
 from fencing.sql.own_engine import GRACE_SECONDS, MAX_CONNECTIONS, OwnConnection, OwnEngine
-from fencing.sql.table import URGENT, Request
+from fencing.sql.table import LAST, URGENT, Request
 
 T = TypeVar("T")
 
@@ -86,7 +86,7 @@ class AsyncConnections:
             CoordinatorUnavailable: the database refused; another attempt would not help.
             RuntimeError: the coordinator is closed. Make a new one.
         """
-        if self.closed and request.operation != "release":  # a block may end after the closing
+        if self.closed and request.operation not in LAST:
             raise RuntimeError("this coordinator was closed; make a new one")
         return await finish(self._perform(request))
 

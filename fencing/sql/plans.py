@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 from fencing.kernel.effects import Plan
@@ -14,9 +16,12 @@ from fencing.locks.backend import BACKOFF, Backend, Holder, Taken, next_number
 from fencing.locks.holding import Grant
 from fencing.locks.listing import Pattern
 from fencing.locks.settings import Settings
-from fencing.locks.waiting import Enlist, Leave, WaiterPlace
-from fencing.sql.table import PAGE_ROWS, TABLE, LockRow, Operation, Renewals, Request
-from fencing.sql.waiters import Waiter
+from fencing.locks.waiting import Enlist, Leave, Wait, WaiterPlace, poll_pause
+from fencing.sql.table import PAGE_ROWS, TABLE, LockRow, Operation, Renewals, Request, is_place, places_of
+from fencing.sql.waiters import LONGEST_WAIT_SECONDS, Waiter
+
+PLACE_SECONDS = 3 * LONGEST_WAIT_SECONDS
+"""How long the place of a waiter that died is taken. One that waits asks again, and renews it, in a third of that."""
 
 LEAST_AGE_SECONDS, MOST_AGE_SECONDS = 60, 10**9
 
@@ -35,6 +40,7 @@ class SQLPlans(Backend):
 
     ttl_per_lock: ClassVar[Literal[True]] = True
     one_of_many_wins: ClassVar[Literal[True]] = True
+    counts_waiters: ClassVar[Literal[True]] = True
 
     @staticmethod
     def shared_by_clients(client: Any) -> Any:
@@ -65,12 +71,16 @@ class SQLPlans(Backend):
         *,
         floor: int,
         deadline: float,
-        place: WaiterPlace | None = None,
+        place: Any = None,
     ) -> Plan[Grant | Taken]:
         """Do what ``plan_acquire`` does for a waiter, which is then notified where that is possible. There is no order.
 
-        See ``Queues`` in ``fencing/locks/capabilities.py``.
+        See ``Queues`` and ``CountsWaiters`` in ``fencing/locks/capabilities.py``. Only waiters whose locks have
+        ``max_waiters`` are counted.
         """
+        if settings.max_waiters is not None:
+            place = place or CountedPlace(self, settings, resource, token)
+            return (yield from self._plan_queue_counted(resource, token, settings, floor, deadline, place))
         waiter: Waiter | None = yield Enlist(resource, token, 0.0, None if place is None else place.waiter)
         if waiter is None:
             return (yield from self.plan_acquire(resource, token, settings, floor=floor, deadline=deadline))
@@ -91,6 +101,38 @@ class SQLPlans(Backend):
         else:
             return Taken(math.inf, outcome.owner, WaiterPlace(self, settings, waiter, token, outcome.remaining))
         return outcome
+
+    def _plan_queue_counted(
+        self, resource: str, token: str, settings: Settings, floor: int, deadline: float, place: CountedPlace
+    ) -> Plan[Grant | Taken]:
+        place.waiter = waiter = yield Enlist(resource, token, 0.0, place.waiter)
+        try:
+            place.is_asking = True
+            operation: Operation = "acquire" if waiter is None else "queue"
+            answer = yield from self._plan_mint(operation, resource, token, settings, floor, deadline, token)
+            outcome = self._outcome(resource, token, answer, settings, floor)
+            if isinstance(outcome, Taken):
+                place.is_asking = False
+                if outcome.owner is not None:  # or else it has become free since
+                    outcome = replace(outcome, waiters=(yield from place.plan_enlist(deadline)))
+        except GeneratorExit:
+            raise
+        except BaseException:
+            if waiter is not None:
+                yield Leave(waiter)
+            raise
+        if isinstance(outcome, Grant):
+            if waiter is not None:
+                yield Leave(waiter, outcome.deadline)
+            yield from place.plan_withdraw(self.give_back_deadline(settings))
+            return outcome
+        if waiter is not None and (outcome.waiters is not None or outcome.owner is None):
+            yield Leave(waiter)
+            place.waiter = None
+        if outcome.waiters is not None:
+            return outcome
+        place.remaining = outcome.remaining
+        return Taken(math.inf, outcome.owner, place)
 
     def plan_leave_place(self, place: WaiterPlace, *, deadline: float) -> Plan[None]:
         """Give the lock back if a request is under way that may take it."""
@@ -149,7 +191,8 @@ class SQLPlans(Backend):
         """Return a page of holders: see ``ListsHolders`` in ``fencing/locks/capabilities.py``."""
         answer = yield from self._plan_request("list", {"resource": page}, pattern.text, settings, deadline)
         rows: list[tuple[str, LockRow]] = answer.value
-        found = [(resource, _holder(row)) for resource, row in rows if row.is_held and pattern.matches(resource)]
+        held = [(resource, row) for resource, row in rows if row.is_held and not is_place(resource)]
+        found = [(resource, _holder(row)) for resource, row in held if pattern.matches(resource)]
         return found, rows[-1][0] if len(rows) == PAGE_ROWS else ""
 
     def plan_create(self) -> Plan[None]:
@@ -167,6 +210,17 @@ class SQLPlans(Backend):
             pruned += answer.value
             if answer.value < PAGE_ROWS:
                 return pruned
+
+    def plan_place(
+        self, operation: Operation, resource: str, settings: Settings, deadline: float, **values: Any
+    ) -> Plan[int | None]:
+        """Take, keep or leave a waiter's place."""
+        first, last = places_of(resource)
+        answer = yield from self._plan_request(
+            operation, {"r0": first, "r1": last, **values}, resource, settings, deadline
+        )
+        waiters: int | None = answer.value
+        return waiters
 
     def _plan_mint(
         self,
@@ -236,6 +290,60 @@ class SQLPlans(Backend):
         row: LockRow = answer.value
         assert row.number is not None
         return Grant(granted_fence(resource, row.number, row.token), settings.deadline(answer.sent_at))
+
+
+class CountedPlace:
+    """The place of a waiter that is one of ``max_waiters``: a row of the table, which it renews while it waits."""
+
+    def __init__(self, plans: SQLPlans, settings: Settings, resource: str, token: str) -> None:
+        self._plans, self._settings, self._resource, self.token = plans, settings, resource, token
+        self._enlisted_at: float | None = None
+        self._polls = 0
+        self.waiter: Waiter | None = None  # None: nothing wakes it
+        self.remaining = 0.0
+        self.is_asking = False
+
+    def plan_enlist(self, deadline: float) -> Plan[int | None]:
+        """Take a place, or keep it. Return how many wait if no place is free."""
+        now = self._plans.clock()
+        if self._enlisted_at is not None and now - self._enlisted_at < PLACE_SECONDS / 3:
+            return None
+        values = {
+            "token": self.token,
+            "owner": self._settings.owner_label,
+            "ttl": int(PLACE_SECONDS * 1e6),
+            "floor": 0,
+            "limit": self._settings.max_waiters,
+            "is_enlisted": self._enlisted_at is not None,
+        }
+        waiters = yield from self._plans.plan_place("enlist", self._resource, self._settings, deadline, **values)
+        if waiters is None:
+            self._enlisted_at = now
+        return waiters
+
+    def plan_withdraw(self, deadline: float) -> Plan[None]:
+        """Give the place to others. If that fails, it is free after PLACE_SECONDS."""
+        if self._enlisted_at is not None:
+            settings = self._settings.for_one_try()
+            with suppress(CoordinatorUnavailable):
+                yield from self._plans.plan_place("leave", self._resource, settings, deadline, token=self.token)
+
+    def plan_wait(self, seconds: float) -> Plan[None]:
+        """Wait until it is time to ask again, at most so long."""
+        if self.waiter is not None:
+            yield Wait(self.waiter, seconds, self.remaining)
+        else:
+            self._polls += 1
+            yield poll_pause(self._polls, self.remaining, seconds)
+
+    def plan_leave(self, *, deadline: float) -> Plan[None]:
+        """Leave the place, and give the lock back if a request is under way that may take it."""
+        if self.waiter is not None:
+            yield Leave(self.waiter)
+        if self.is_asking:
+            fence = Fence(self._resource, 1, self.token)
+            yield from self._plans.plan_release(fence, self._settings, deadline=deadline)
+        yield from self.plan_withdraw(deadline)
 
 
 def _check_number(resource: str, row: LockRow, floor: int) -> None:

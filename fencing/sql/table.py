@@ -7,8 +7,11 @@ committed by itself, so no client ever holds a row while it computes, or while i
 
 from __future__ import annotations
 
+import hashlib
+import random
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from sqlalchemy import (
@@ -33,6 +36,9 @@ TABLE = "fencing_locks"
 
 PAGE_ROWS = 1000
 """How many rows a listing reads, or a pruning deletes, in one request. It bounds the time of the request."""
+
+MOST_ENLISTINGS = 20
+"""How often a waiter tries to get one of the places that are free. Each time another one was faster."""
 
 FLOOR = ""
 """The resource of the row whose number is the highest of all rows that were pruned. New rows begin above it."""
@@ -68,6 +74,14 @@ _LIST = f"""
     SELECT {{name}} AS resource, {{state}} FROM {{table}} AS l WHERE l.resource > {{resource}}
     ORDER BY l.resource LIMIT {PAGE_ROWS}
 """
+_PLACES = """
+    SELECT {name} AS resource, {state} FROM {table} AS l
+    WHERE l.resource > {r0} AND l.resource < {r1} AND l.token <> '' AND l.expires_at > {clock}
+"""
+_LEAVE = """
+    UPDATE {table} AS l SET token = '', expires_at = 0
+    WHERE l.resource > {r0} AND l.resource < {r1} AND l.token = :token
+"""
 # Their numbers lie so far behind the clock that one that is minted meanwhile, by a request that does not see the floor
 # yet, is above them. A request takes seconds, and the age is a minute at least.
 IS_UNUSED = (
@@ -80,12 +94,28 @@ _RELEASE = """
 """
 
 Operation = Literal[
-    "acquire", "queue", "remint", "force", "renew", "release", "read", "list", "create", "prune", "listen", "notify"
+    "acquire",
+    "queue",
+    "remint",
+    "force",
+    "renew",
+    "release",
+    "read",
+    "list",
+    "create",
+    "prune",
+    "listen",
+    "notify",
+    "enlist",
+    "leave",
 ]
 
 
 URGENT: frozenset[Operation] = frozenset(("renew", "release"))
 """The requests that must not wait for others. Those may wait for a row that somebody keeps, with every connection."""
+
+LAST: frozenset[Operation] = frozenset(("release", "leave"))
+"""The requests that a closed coordinator still sends: a block may end later, and a waiter leaves its place."""
 
 
 class Request(NamedTuple):
@@ -134,6 +164,20 @@ class LockRow(NamedTuple):
         return bool(self.token) and self.expires_at > self.now
 
 
+def places_of(resource: str) -> tuple[str, str]:
+    """Return what the names of a resource's places lie between. A place is a lock of its own, with a reserved name.
+
+    At most ``max_waiters`` of them exist, and each has one holder. So no two waiters pass the limit.
+    """
+    begin = f"fencing:waiting:{hashlib.sha256(resource.encode()).hexdigest()}"
+    return f"{begin}:", f"{begin};"  # the character after ":"
+
+
+def is_place(name: str) -> bool:
+    """Return whether the row is a waiter's place, and no lock of a user."""
+    return name.startswith("fencing:")
+
+
 class SQLLocks(ABC):
     """The table of locks of one kind of database, and the requests to it.
 
@@ -159,6 +203,8 @@ class SQLLocks(ABC):
         self._read = self._text(_READ)
         self._list = self._text(_LIST)
         self._release = self._text(_RELEASE)
+        ends = {"r0": self.sent.format("r0"), "r1": self.sent.format("r1")}
+        self._places, self._leave = self._text(_PLACES, **ends), self._text(_LEAVE, **ends)
 
     def perform(self, connection: Any, request: Request) -> Any:
         """Perform a request on a connection in autocommit, or in a transaction of the request."""
@@ -174,6 +220,28 @@ class SQLLocks(ABC):
     def _queue_lock(self, connection: Any, values: Mapping[str, Any]) -> LockRow:
         """Acquire for a caller that waits: the next release notifies it, where the database can."""
         return self._acquire_lock(connection, values)
+
+    def _enlist_lock(self, connection: Any, values: Mapping[str, Any]) -> int | None:
+        """Take or keep a place for a waiter. Return how many wait if the limit is reached; None: it has a place."""
+        first, limit, token = values["r0"], values["limit"], values["token"]
+        waiting = 0
+        for attempt in range(1, MOST_ENLISTINGS + 1):
+            rows = connection.execute(self._places, self._sent(values)).all()
+            taken = {self._received(row.resource): row.token for row in rows}
+            place, waiting = next((name for name in taken if taken[name] == token), None), len(taken)
+            if place is None:
+                free = (name for each in range(1, limit + 1) if (name := f"{first}{each}") not in taken)
+                # The lowest, so that there are few rows; but many that come at once do not all try the same ones.
+                lowest = list(islice(free, min(8**attempt, 1000))) if waiting < limit else []
+                if not lowest:
+                    break
+                place = random.choice(lowest)
+            if self._acquire_lock(connection, {**values, "resource": place}).token == token:
+                return None
+        return None if values["is_enlisted"] else waiting
+
+    def _leave_lock(self, connection: Any, values: Mapping[str, Any]) -> None:
+        connection.execute(self._leave, self._sent(values))
 
     @abstractmethod
     def _remint_lock(self, connection: Any, values: Mapping[str, Any]) -> LockRow: ...

@@ -6,6 +6,7 @@ import inspect
 import time
 from functools import partial
 from typing import Any
+from unittest import SkipTest
 
 from fencing.kernel.errors import (
     CoordinatorUnavailable,
@@ -15,7 +16,7 @@ from fencing.kernel.errors import (
 )
 from fencing.kernel.fence import Fence, new_token
 from fencing.locks import plans
-from fencing.locks.capabilities import ListsHolders, OneOfManyWins, RenewsGrants
+from fencing.locks.capabilities import CountsWaiters, ListsHolders, OneOfManyWins, RenewsGrants
 from fencing.locks.holding import Grant
 from fencing.testing.base import CoordinatorTests, has_capability
 
@@ -115,6 +116,58 @@ class Grants(CoordinatorTests):
         self.call(first.release)
         assert self.call(one.lock(name).holder) is None
         self.call(self.call(one.acquire, name, timeout=0).release)
+
+    def test_no_more_wait_than_max_waiters_or_it_is_refused(self) -> None:
+        plain, name = self._make(), self._name()
+        if not has_capability(plain, CountsWaiters):
+            self.expect(TypeError, self._make, max_waiters=2)
+            self.expect(TypeError, plain.lock, name, max_waiters=2)
+            return
+        held = self.call(plain.acquire, name)
+        coordinators = [self._make(max_waiters=2) for _ in range(3)]
+        refused: list[NotAcquired] = []
+
+        def ask(coordinator: Any) -> bool:
+            try:
+                lease = self.call(coordinator.acquire, name, timeout=50)
+            except NotAcquired as error:
+                refused.append(error)
+                return False
+            return bool(self.call(lease.release))
+
+        def release() -> bool:
+            self.wait_until(lambda: len(refused) >= 4, seconds=40)
+            return bool(self.call(held.release))
+
+        asked = [partial(ask, each) for each in coordinators * 2]
+        assert sorted(self.race([*asked, release])) == [False] * 4 + [True] * 3
+        assert {(error.reason, error.waiters) for error in refused} == {("full", 2)}
+
+    def test_a_waiter_counts_until_it_leaves_and_is_not_refused_when_it_asks_again(self) -> None:
+        plain = self._make()
+        if not has_capability(plain, CountsWaiters):
+            raise SkipTest("it limits no waiters")
+        coordinator, name, other = self._make(max_waiters=1), self._name(), new_token()
+        held = self.call(plain.acquire, name)
+        place: Any = None
+        token = new_token()
+        self._queue(coordinator, name, token)
+        for _ in range(2):  # first without its place: the reply to the request before was lost
+            place = self._queue(coordinator, name, token, place).place
+            assert place is not None
+        assert self._queue(coordinator, name, other).waiters == 1
+        assert self.expect(NotAcquired, coordinator.acquire, name, timeout=0).reason == "held"
+        self._plan(coordinator, place.plan_leave(deadline=coordinator.clock() + 5))
+        last = self._queue(coordinator, name, other)
+        assert last.waiters is None
+        self.call(held.release)
+        self._plan(coordinator, last.place.plan_leave(deadline=coordinator.clock() + 5))
+        self.call(self.call(coordinator.acquire, name, timeout=5).release)
+
+    def _queue(self, coordinator: Any, name: str, token: str, place: Any = None) -> Any:
+        deadline = coordinator.clock() + 5
+        plan = coordinator.plan_queue(name, token, coordinator.settings, floor=0, deadline=deadline, place=place)
+        return self._plan(coordinator, plan)
 
     # Renewal
 

@@ -29,6 +29,7 @@ EVERY: list[FencingError] = [
     NotAcquired(resource="orders:42", reason="held", waited=1.5, owner="host:1"),
     NotAcquired(resource="orders:42", reason="superseded", waited=1.5),
     NotAcquired(resource="orders:42", reason="late", waited=1.5),
+    NotAcquired(resource="orders:42", reason="full", waited=0.1, owner="host:1", waiters=100),
     *(
         LeaseLost(fence=FENCE, reason=reason)
         for reason in ("released", "detached", "forked", "expired", "gone", "stale")

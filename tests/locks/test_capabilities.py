@@ -45,10 +45,17 @@ def test_redis_has_all_but_a_session() -> None:
     assert not isinstance(plans, RenewsSession)
 
 
-def test_memory_has_no_queue() -> None:
+def test_memory_has_no_session() -> None:
     coordinator: Any = MemoryCoordinator()
     assert isinstance(coordinator, RenewsGrants)
-    assert not isinstance(coordinator, (Queues, RenewsSession))
+    assert not isinstance(coordinator, RenewsSession)
+
+
+def test_waiters_that_are_not_counted_are_not_limited() -> None:
+    poor = without("counts_waiters")
+    for make in (poor, poor().lock):
+        with pytest.raises(TypeError, match="Poor has no queue whose waiters it could count; remove max_waiters"):
+            make(*(["r"] if make is not poor else []), max_waiters=3)
 
 
 def test_without_renewal_leases_are_not_renewed() -> None:

@@ -12,7 +12,7 @@ from fencing import CoordinatorUnavailable, Fence, LeaseLost, Mark, NotAcquired,
 from fencing.kernel.effects import Claim, Plan, Shielded, Sleep
 from fencing.kernel.retry import NoReply
 from fencing.kernel.waking import Wake
-from fencing.locks import backend, plans
+from fencing.locks import backend, plans, waiting
 from fencing.locks.backend import Holder, Taken, Undecided
 from fencing.locks.holding import Grant, Holding
 from fencing.locks.lanes import Lane
@@ -298,7 +298,7 @@ def test_waiting_is_jittered_grows_and_is_bounded(polls: Stepper) -> None:
     assert caught.value.waited == pytest.approx(3.0)
     slept = polls.slept()
     assert 15 <= len(slept) <= 40, "they are 0.1 to 0.2 s apart, but for the first few"
-    assert max(slept) <= plans.POLLING.longest
+    assert max(slept) <= waiting.POLLING.longest
     assert len(set(slept)) > len(slept) / 2, "jittered"
 
 
@@ -326,7 +326,7 @@ def test_a_waiter_uses_all_of_its_time(polls: Stepper) -> None:
         polls.run(plans.acquire(polls.redis, "r", SETTINGS, 0.5))
     assert caught.value.waited == pytest.approx(0.5), "neither earlier nor later"
     assert polls.asked()[-2] == "acquire"
-    assert polls.slept()[-1] == pytest.approx(plans.LAST_POLL_SECONDS)
+    assert polls.slept()[-1] == pytest.approx(waiting.LAST_POLL_SECONDS)
 
 
 QUEUED = [b"queued", b"1000", 9902, b"them"]

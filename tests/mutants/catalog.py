@@ -544,6 +544,43 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/redis/test_contract.py::TestRedisCoordinator::test_acquire_is_idempotent_for_its_token",),
     ),
     Mutant(
+        "waiters-are-not-counted-by-the-script-that-enlists",
+        "fencing/redis/lua/acquire.lua",
+        "local waiting = waiting_if_full()\n",
+        "local waiting = nil\n",
+        ("tests/redis/test_max_waiters.py::test_a_free_lock_is_offered_before_the_waiters_are_counted[sync]",),
+    ),
+    Mutant(
+        "one-waiter-passes-the-limit",
+        "fencing/redis/lua/acquire.lua",
+        "return waiting >= limit and waiting or nil",
+        "return waiting > limit and waiting or nil",
+        ("tests/redis/test_max_waiters.py::test_a_free_lock_is_offered_before_the_waiters_are_counted[sync]",),
+    ),
+    Mutant(
+        "a-waiter-is-enlisted-before-it-is-counted",
+        "fencing/redis/lua/acquire.lua",
+        "if listener ~= '' and not waiting_if_full() then enqueue() end",
+        "if listener ~= '' then enqueue() end",
+        ("tests/redis/test_max_waiters.py::test_a_free_lock_is_offered_before_the_waiters_are_counted[sync]",),
+    ),
+    Mutant(
+        "waiters-that-died-count",
+        "fencing/redis/lua/acquire.lua",
+        "waiting = waiting - drop_dead(KEYS[4], KEYS[5])",
+        "waiting = waiting - 0",
+        ("tests/redis/test_max_waiters.py::test_waiters_of_a_listener_that_died_count_no_more[sync]",),
+    ),
+    Mutant(
+        "a-waiter-with-a-ticket-is-refused",
+        "fencing/redis/lua/acquire.lua",
+        "if not limit or ARGV[7] ~= '' or redis",
+        "if not limit or redis",
+        (
+            "tests/redis/test_max_waiters.py::test_a_waiter_whose_entry_was_lost_comes_back_also_if_the_queue_is_full[sync]",
+        ),
+    ),
+    Mutant(
         "a-late-offer-frees-the-lock-that-was-accepted",
         "fencing/redis/lua/release.lua",
         "if holds and only_an_offer then",
@@ -895,6 +932,27 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/psycopg/test_guard.py::test_what_is_no_answer_to_a_commit",),
     ),
     # Locks in a table
+    Mutant(
+        "a-place-that-another-waiter-took-counts-as-ones-own",
+        "fencing/sql/table.py",
+        """if self._acquire_lock(connection, {**values, "resource": place}).token == token:""",
+        """if self._acquire_lock(connection, {**values, "resource": place}) is not None:""",
+        ("tests/sql_locks/test_max_waiters.py::test_a_place_is_one_waiters_alone[sqlite]",),
+    ),
+    Mutant(
+        "a-waiter-that-was-granted-the-lock-keeps-its-place",
+        "fencing/sql/plans.py",
+        "yield from place.plan_withdraw(self.give_back_deadline(settings))",
+        "yield from ()",
+        ("tests/sql_locks/test_max_waiters.py::test_of_six_racers_exactly_two_wait_and_leave_their_places[sqlite]",),
+    ),
+    Mutant(
+        "a-place-is-listed-as-a-lock",
+        "fencing/sql/plans.py",
+        "if row.is_held and not is_place(resource)]",
+        "if row.is_held]",
+        ("tests/sql_locks/test_max_waiters.py::test_of_six_racers_exactly_two_wait_and_leave_their_places[sqlite]",),
+    ),
     Mutant(
         "an-expired-token-comes-back-under-its-old-number",
         "fencing/sql/table.py",

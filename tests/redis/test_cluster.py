@@ -14,7 +14,7 @@ import redis
 
 from examples.servers import RedisCluster, RedisServer
 from fencing import AsyncRedisCoordinator, CoordinatorUnavailable, NotAcquired
-from fencing.redis.keys import slot_of
+from fencing.redis.keys import slot_of, tag_of
 from fencing.redis.listener import Heartbeat
 from tests.support import wait_until
 from tests.support.fixtures import REDIS_SERIES, RedisClusters, newest_local_series
@@ -170,6 +170,19 @@ def test_waiters_are_told_that_their_slot_has_moved(side: Side, redis_cluster: R
     took = max(waiter.join().granted_at for waiter in waiters) - released_at
     assert [waiter.error for waiter in waiters] == [None] * 3
     assert took < 8
+
+
+def test_of_waiters_with_a_limit_those_that_died_do_not_count(side: Side, redis_cluster: RedisCluster) -> None:
+    coordinator = side.coordinator(side.cluster_client(redis_cluster), ttl=30, max_waiters=1)
+    queue, holder = Queue(redis_cluster), side.call(coordinator.acquire, "r")
+    gone = f"s{{{tag_of('r')}}}gone"
+    queue.client.zadd(KEYS.queue, {f"{gone} {'0' * 22}": 1e17})
+    queue.client.hset(KEYS.listeners, gone, 1)
+    waiter = Waiter(side, coordinator)
+    wait_until(lambda: [gone.encode() in entry for entry in queue.entries()] == [False])
+    assert side.expect(NotAcquired, coordinator.acquire, "r", timeout=30).waiters == 1
+    side.call(holder.release)
+    assert waiter.join().error is None
 
 
 @pytest.mark.thorough

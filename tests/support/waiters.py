@@ -93,12 +93,13 @@ class Process:
         kind: "sync" or "async".
         count: how many wait.
         hold: seconds that each holds the lock.
+        max_waiters: of their lock; 0: no limit.
     """
 
-    def __init__(self, url: str, kind: str, count: int, hold: float, ttl: float) -> None:
+    def __init__(self, url: str, kind: str, count: int, hold: float, ttl: float, max_waiters: int) -> None:
         command = [sys.executable, "-m", "tests.support.waiting_process", url, "r", kind]
         self.popen = subprocess.Popen(
-            [*command, str(count), str(hold), str(ttl)], stdout=subprocess.PIPE, text=True, cwd=ROOT
+            [*command, str(count), str(hold), str(ttl), str(max_waiters)], stdout=subprocess.PIPE, text=True, cwd=ROOT
         )
         self._lines: SimpleQueue[str] = SimpleQueue()
         threading.Thread(target=self._read, daemon=True).start()
@@ -115,6 +116,15 @@ class Process:
         assert word == "granted"
         return float(moment)
 
+    @property
+    def reports(self) -> int:
+        """How many reports it has made that were not read."""
+        return self._lines.qsize()
+
+    def words(self, count: int, seconds: float = 120.0) -> list[str]:
+        """Wait for its next reports, and return their words."""
+        return [self._lines.get(timeout=seconds).split()[0] for _ in range(count)]
+
     def thaw_and_finish(self, count: int) -> None:
         """Let the stopped process go on, until its remaining waiters were served and it ends."""
         self.popen.send_signal(signal.SIGCONT)
@@ -129,10 +139,10 @@ class Process:
 
 @contextmanager
 def process(
-    server: RedisServer, kind: str, count: int = 1, *, hold: float = 0.0, ttl: float = 30.0
+    server: RedisServer, kind: str, count: int = 1, *, hold: float = 0.0, ttl: float = 30.0, max_waiters: int = 0
 ) -> Iterator[Process]:
     """Start waiters in another process, which is killed at the end."""
-    made = Process(server.url, kind, count, hold, ttl)
+    made = Process(server.url, kind, count, hold, ttl, max_waiters)
     try:
         yield made
     finally:

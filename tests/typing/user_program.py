@@ -115,7 +115,7 @@ def work() -> int:
     ) as coordinator:
         assert_type(coordinator.lock("r"), FencedLock)
         assert_type(coordinator.try_acquire("r"), Lease | None)
-        with coordinator.hold("r", timeout=5) as lease:
+        with coordinator.hold("r", timeout=5, max_waiters=100) as lease:
             assert_type(lease, Lease)
             assert_type(lease.lost, threading.Event)
             assert_type(lease.fence.number, int)

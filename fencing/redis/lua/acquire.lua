@@ -1,12 +1,15 @@
 -- Takes the lock if it is free and has no waiters, or if it was offered to the token; mints its fencing number. The same
--- token again gets the same number, and the full ttl again. Otherwise a caller that waits is put into the queue.
+-- token again gets the same number, and the full ttl again. Otherwise a caller that waits is put into the queue,
+-- unless it is full.
 -- KEYS: 1 lock, 2 holder record, 3 counter, 4 queue, 5 listeners (all in one slot)
 -- ARGV: 1 token, 2 ttl in ms ('' for none), 3 owner label; and, unless all the rest are the default ones:
 --       4 floor: a number to exceed ('0' for none), 5 '1': the server's clock in us is a floor too, 6 listener of the
---       waiter ('': the caller does not wait), 7 ticket that the waiter got before ('' for none)
+--       waiter ('': the caller does not wait), 7 ticket that the waiter got before ('' for none); and, where their number is
+--       limited, 8 how many may wait
 -- Returns: number
 --        | {'taken', ms until it frees itself, or -1, owner label, or ''}
 --        | {'queued', ticket, ms after which to ask again, owner label, or ''}
+--        | {'full', how many wait, owner label, or ''}
 --        | {'implausible', number, ceiling}
 
 local token, listener = ARGV[1], ARGV[6] or ''
@@ -27,6 +30,15 @@ if holder == token or queued == 0 then
   return mint()
 end
 
+-- Returns how many wait where no more may; nil where the caller may, or is in the queue already, or was.
+local function waiting_if_full()
+  local limit = tonumber(ARGV[8] or '')
+  if not limit or ARGV[7] ~= '' or redis.call('ZSCORE', KEYS[4], own_entry) then return nil end
+  local waiting = redis.call('ZCARD', KEYS[4])
+  if waiting >= limit then waiting = waiting - drop_dead(KEYS[4], KEYS[5]) end
+  return waiting >= limit and waiting or nil
+end
+
 local function enqueue()
   local ticket = ARGV[7]
   if ticket == '' then
@@ -39,7 +51,7 @@ end
 if not holder then
   local next, refused = check_mint(KEYS[3], tonumber(ARGV[4] or '0'), ARGV[5] or '1', (server_clock_us()))
   if not next then return refused end
-  if listener ~= '' then enqueue() end
+  if listener ~= '' and not waiting_if_full() then enqueue() end
   local entries, listeners = sizes_of(KEYS[4], KEYS[5])
   local dropped, ended = drop_silent(KEYS[1], KEYS[2], KEYS[4], KEYS[5], listener)
   local offered = hand_over(KEYS[1], KEYS[2], KEYS[4], KEYS[5], own_entry, entries - dropped, listeners - ended)
@@ -54,6 +66,8 @@ local record_number, _, owner = record_of(KEYS[2], holder)
 local left = redis.call('PTTL', KEYS[1])
 if listener == '' then return {'taken', left, owner or ''} end
 
+local waiting = waiting_if_full()
+if waiting then return {'full', waiting, owner or ''} end
 enqueue()
 local recheck = LONGEST_RECHECK_MS
 if left >= 0 then recheck = math.min(recheck, left + 2) end -- PTTL rounds; a key lives to the end of its millisecond
