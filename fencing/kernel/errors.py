@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 class FencingError(Exception):
     """The root of all errors of this library."""
 
+    __module__ = "fencing"
+
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.args, self.__dict__)
 
@@ -60,6 +62,8 @@ class NotAcquired(FencingError):
         replicas: with ``"unreplicated"``, how many replicas there were, or confirmed the grant; else None.
         waiters: with ``"full"``, how many waited; else None.
     """
+
+    __module__ = "fencing"
 
     def __init__(
         self,
@@ -149,6 +153,8 @@ class LeaseLost(FencingError):
         cause: what caused it, in words for people; None: not known.
     """
 
+    __module__ = "fencing"
+
     def __init__(self, *, fence: Fence, reason: LossReason, completed: bool = False, cause: str | None = None) -> None:
         self.fence = fence
         self.reason = reason
@@ -170,6 +176,8 @@ class StaleFence(FencingError):
         mark: the newest admitted fence; None: the mark was pruned, and ``floor`` refused the claim.
         floor: the highest number among pruned marks; None: there is a mark.
     """
+
+    __module__ = "fencing"
 
     def __init__(self, *, fence: Fence, mark: Mark | None, floor: int | None = None) -> None:
         self.fence = fence
@@ -196,6 +204,8 @@ class StaleRead(FencingError):
         hint: what the program should do otherwise, where that is known; part of the message.
     """
 
+    __module__ = "fencing"
+
     def __init__(self, *, resource: str, key: str | None = None, hint: str | None = None) -> None:
         self.resource = resource
         self.key = key
@@ -218,6 +228,8 @@ class UnclaimedFence(FencingError):
         acknowledged: the seq that the storage had already acknowledged under this fence, before it went back in time.
             None: the mark is not of this fence.
     """
+
+    __module__ = "fencing"
 
     def __init__(self, *, fence: Fence, mark: Mark | None, acknowledged: int | None = None) -> None:
         self.fence = fence
@@ -253,6 +265,8 @@ class OutcomeUnknown(FencingError):
         key: the key of the object that was written in place, in an object store.
     """
 
+    __module__ = "fencing"
+
     def __init__(
         self,
         *,
@@ -281,6 +295,8 @@ class CoordinatorUnavailable(FencingError):
         address: the address of the coordinator's service.
     """
 
+    __module__ = "fencing"
+
     def __init__(self, text: str, *, resource: str | None = None, address: str | None = None) -> None:
         self.resource = resource
         self.address = address
@@ -294,6 +310,8 @@ class GuardUnavailable(FencingError):
         resource: the resource of the request; None: it was not about one resource.
     """
 
+    __module__ = "fencing"
+
     def __init__(self, text: str, *, resource: str | None = None) -> None:
         self.resource = resource
         super().__init__(text)
@@ -301,6 +319,8 @@ class GuardUnavailable(FencingError):
 
 class GuardNotEnforceable(FencingError):
     """A storage that, set up or used like this, cannot enforce the rules. The message says what to change."""
+
+    __module__ = "fencing"
 
 
 class MarkImplausible(FencingError):
@@ -315,6 +335,8 @@ class MarkImplausible(FencingError):
         number: the implausible number.
         ceiling: the highest number that would have been accepted.
     """
+
+    __module__ = "fencing"
 
     def __init__(self, *, resource: str, number: int, ceiling: int) -> None:
         self.resource = resource

@@ -142,6 +142,8 @@ class Fence:
         TypeError, ValueError: a part is malformed. Correct it as the message says.
     """
 
+    __module__ = "fencing"
+
     resource: str
     number: int
     token: str
@@ -208,6 +210,8 @@ class Mark:
         token: the fence's token.
         seq: how many checks and writes the storage has admitted under it. It orders the writes of one grant.
     """
+
+    __module__ = "fencing"
 
     number: int
     token: str

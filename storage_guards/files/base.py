@@ -57,6 +57,8 @@ class FileTransaction:
         data: the bytes that are stored, None where there are none. What the block assigns is stored as it ends.
     """
 
+    __module__ = "storage_guards"
+
     def __init__(self, place: io.Place, fence: Fence, found: Content | None, following: Content) -> None:
         self._place, self._fence, self._found, self._following = place, fence, found, following
         self._before = self.data = following.data

@@ -39,6 +39,8 @@ class FileGuard(FileBase):
         GuardNotEnforceable: there is no such folder, or it is on a file system that is not allowed.
     """
 
+    __module__ = "storage_guards"
+
     def __init__(self, folder: str | os.PathLike[str], *, timeout: float = 10.0) -> None:
         super().__init__(folder, timeout=timeout)
 

@@ -43,6 +43,8 @@ class AsyncFileGuard(FileBase):
 
     # SYNC "Calls that use the disk ...":
 
+    __module__ = "storage_guards"
+
     def __init__(self, folder: str | os.PathLike[str], *, timeout: float = 10.0) -> None:
         super().__init__(folder, timeout=timeout)
 

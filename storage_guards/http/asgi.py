@@ -112,6 +112,8 @@ class FencingMiddleware:
             which.
     """
 
+    __module__ = "storage_guards"
+
     def __init__(
         self,
         app: App,

@@ -22,22 +22,23 @@ class HTTPGuard(HTTPBase):
     It does **not** write, and checks nothing by itself. The service protects its data only if its handlers write in
     ``guard.begin(fence)``. Send them the fence with each request: see :func:`~storage_guards.fenced`.
 
-    Each wait has a bound. A helper thread makes each request, in the context (``contextvars``) of the call: no time-out
-    of httpx2 bounds a reply that comes byte by byte.
-
-    Args:
         url: the ``claims_path`` of the service, absolute or relative to the client's ``base_url``. It must be the final
-            one: redirects are refused.
-        client: an httpx2 client, with your authentication and TLS. You close it.
-        timeout: seconds: the longest wait for an answer. A lease that ends earlier shortens it. A lost reply is asked
-            for again within it. Give the guard of the service less than half of it.
-        key: 16 random bytes or more, one of the service's ``keys``. It signs each claim, for the path of ``url``. None:
-            claims are not signed.
+        one: redirects are refused. client: an httpx2 client, with your authentication and TLS. You close it. timeout:
+        seconds: the longest wait for an answer. A lease that ends earlier shortens it. A lost reply is asked for again
+        within it. Give the guard of the service less than half of it. key: 16 random bytes or more, one of the
+        service's ``keys``. It signs each claim, for the path of ``url``. None: claims are not signed.
 
     Raises:
         TypeError: ``client`` is no sync client of httpx2, ``timeout`` is no number, or ``key`` is no bytes.
         ValueError: ``url`` is not of HTTP, ``timeout`` is not finite and above 0, or ``key`` is too short.
     """
+
+    __module__ = "storage_guards"
+
+    #     Each wait has a bound. A helper thread makes each request, in the context (``contextvars``) of the call: no
+    #     time-out of httpx2 bounds a reply that comes byte by byte.
+    #
+    #     Args:
 
     def __init__(
         self, url: str | httpx2.URL, client: httpx2.Client, *, timeout: float = 10.0, key: bytes | None = None

@@ -38,6 +38,9 @@ class AsyncHTTPGuard(HTTPBase):
     """
 
     # SYNC "Args:":
+
+    __module__ = "storage_guards"
+
     #     Each wait has a bound. A helper thread makes each request, in the context (``contextvars``) of the call: no
     #     time-out of httpx2 bounds a reply that comes byte by byte.
     #

@@ -65,6 +65,8 @@ class WSGIFencingMiddleware:
             text says which.
     """
 
+    __module__ = "storage_guards"
+
     def __init__(
         self,
         app: App,

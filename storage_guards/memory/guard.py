@@ -26,6 +26,8 @@ class MemoryGuard(MemoryBase):
         timeout: the longest wait for another transaction to end, in seconds.
     """
 
+    __module__ = "storage_guards"
+
     def _reset(self) -> None:
         self._turns = Turns()
 

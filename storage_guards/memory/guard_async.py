@@ -28,6 +28,8 @@ class AsyncMemoryGuard(MemoryBase):
 
     # SYNC "the tasks of one event loop": the threads of one process
 
+    __module__ = "storage_guards"
+
     def _reset(self) -> None:
         # SYNC instead: self._turns = Turns()
         self._lock = asyncio.Lock()

@@ -40,6 +40,8 @@ class UploadFound:
         id: of the upload.
     """
 
+    __module__ = "storage_guards"
+
     number: int
     token: str
     sizes: Mapping[str, int]

@@ -53,6 +53,8 @@ class ObjectStoreGuard(ProbedOnce):
         TypeError, ValueError: an argument is malformed. The text says which.
     """
 
+    __module__ = "storage_guards"
+
     _asynchronous = False
 
     def verify(self, *, timeout: float | None = None) -> ProbeReport:

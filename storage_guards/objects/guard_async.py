@@ -53,6 +53,8 @@ class AsyncObjectStoreGuard(AsyncProbedOnce):
         TypeError, ValueError: an argument is malformed. The text says which.
     """
 
+    __module__ = "storage_guards"
+
     _asynchronous = True
 
     async def verify(self, *, timeout: float | None = None) -> ProbeReport:

@@ -61,6 +61,8 @@ class StoredObject:
         mark: the fence of the last guarded write. None: no guard has written it.
     """
 
+    __module__ = "storage_guards"
+
     key: str
     data: bytes = field(repr=False)
     modified: datetime | None

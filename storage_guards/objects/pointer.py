@@ -49,6 +49,8 @@ class Entry:
         size: in bytes.
     """
 
+    __module__ = "storage_guards"
+
     key: str
     size: int
 

@@ -60,6 +60,8 @@ class ProbeReport:
         seconds: how long it took.
     """
 
+    __module__ = "storage_guards"
+
     etag_form: str
     versions_return: bool
     races: int

@@ -18,6 +18,8 @@ class Stream:
     object again.
     """
 
+    __module__ = "storage_guards"
+
     def __init__(self, reading: Reading, perform: Callable[[Plan[bytes]], bytes]) -> None:
         self._reading = reading
         self._perform = perform
@@ -48,6 +50,8 @@ class Stream:
 
 
 class Publication(PublicationBase):
+    __module__ = "storage_guards"
+
     __doc__ = PublicationBase.__doc__
 
     __slots__ = ()

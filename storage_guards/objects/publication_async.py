@@ -20,6 +20,8 @@ class AsyncStream:
 
     # SYNC "also a cancellation": also Ctrl-C
 
+    __module__ = "storage_guards"
+
     def __init__(self, reading: Reading, perform: Callable[[Plan[bytes]], Awaitable[bytes]]) -> None:
         self._reading = reading
         self._perform = perform
@@ -50,6 +52,8 @@ class AsyncStream:
 
 
 class AsyncPublication(PublicationBase):
+    __module__ = "storage_guards"
+
     __doc__ = PublicationBase.__doc__
 
     __slots__ = ()

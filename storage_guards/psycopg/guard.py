@@ -55,6 +55,8 @@ class PsycopgGuard(PsycopgBase, Operations):
         ValueError: ``source`` is no connection string; ``timeout`` is not finite and above 0.
     """
 
+    __module__ = "storage_guards"
+
     def __init__(self, source: Source, *, timeout: float = 10.0, schema: str | None = None) -> None:
         super().__init__(source, timeout, schema)
         self._borrow = connection_source(source)

@@ -59,6 +59,8 @@ class AsyncPsycopgGuard(PsycopgBase, AsyncOperations):
     # SYNC "an awaitable of a new connection": a new connection
     # SYNC "or is sync": or is for asyncio
 
+    __module__ = "storage_guards"
+
     def __init__(self, source: AsyncSource, *, timeout: float = 10.0, schema: str | None = None) -> None:
         super().__init__(source, timeout, schema)
         self._borrow = async_connection_source(source)

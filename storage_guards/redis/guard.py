@@ -26,6 +26,8 @@ class RedisTransaction(Block):
     It is what the block of :meth:`RedisGuard.begin` gets.
     """
 
+    __module__ = "storage_guards"
+
     def read(self, *command: Argument) -> Any:
         """Run one command that reads, such as ``read("GET", key)``, and return its reply as Redis sends it.
 
@@ -62,6 +64,8 @@ class RedisGuard(RedisBase):
     Raises:
         TypeError, ValueError: an argument has a wrong value. The text says which.
     """
+
+    __module__ = "storage_guards"
 
     def __init__(self, client: redis.Redis | redis.RedisCluster, *, timeout: float = 10.0) -> None:
         check_client(client, asynchronous=False)

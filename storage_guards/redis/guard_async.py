@@ -25,6 +25,8 @@ class AsyncRedisTransaction(Block):
     It is what the block of :meth:`AsyncRedisGuard.begin` gets.
     """
 
+    __module__ = "storage_guards"
+
     async def read(self, *command: Argument) -> Any:
         """Run one command that reads, such as ``read("GET", key)``, and return its reply as Redis sends it.
 
@@ -62,6 +64,8 @@ class AsyncRedisGuard(RedisBase):
     Raises:
         TypeError, ValueError: an argument has a wrong value. The text says which.
     """
+
+    __module__ = "storage_guards"
 
     def __init__(self, client: redis.asyncio.Redis | redis.asyncio.RedisCluster, *, timeout: float = 10.0) -> None:
         check_client(client, asynchronous=True)

@@ -29,6 +29,8 @@ class Finding:
         change: what to do about it.
     """
 
+    __module__ = "storage_guards"
+
     threatens: Literal["safety", "durability", "waiting", "upkeep"]
     problem: str
     change: str
@@ -46,6 +48,8 @@ class VerifyReport:
         findings: may be empty.
         table: the mark table, with its schema.
     """
+
+    __module__ = "storage_guards"
 
     database: str
     findings: tuple[Finding, ...]

@@ -58,6 +58,8 @@ class SQLAlchemyGuard(SQLAlchemyBase, Operations):
         GuardNotEnforceable: this database, driver or pool is not supported. The text says which ones are.
     """
 
+    __module__ = "storage_guards"
+
     def __init__(self, engine: Engine, *, timeout: float = 10.0, schema: str | None = None) -> None:
         if hasattr(engine, "sync_engine"):
             raise TypeError("this is an AsyncEngine; use AsyncSQLAlchemyGuard")

@@ -73,6 +73,8 @@ class AsyncSQLAlchemyGuard(SQLAlchemyBase, AsyncOperations):
     #     through PyMySQL, or SQLite.
     # SYNC "no ``AsyncEngine``": no sync engine
 
+    __module__ = "storage_guards"
+
     def __init__(self, engine: AsyncEngine, *, timeout: float = 10.0, schema: str | None = None) -> None:
         if isinstance(engine, Engine):  # ASYNC
             raise TypeError("this is a sync Engine; use SQLAlchemyGuard")

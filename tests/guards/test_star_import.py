@@ -7,6 +7,10 @@ import sys
 
 import pytest
 
+import fencing
+import fencing.kernel
+import storage_guards
+
 CODE = """
 import sys
 
@@ -23,6 +27,15 @@ from storage_guards import *
 print(*sorted(name for name in globals() if name.endswith("Guard")))
 """
 ALL = {"File", "HTTP", "Memory", "ObjectStore", "Psycopg", "Redis", "SQLAlchemy"}
+
+ALL_NAMES = storage_guards.__getattr__("__all__")
+
+
+def test_classes_are_told_by_their_public_module() -> None:
+    """In tracebacks and pickles: private paths may change."""
+    for package, names in ((fencing, set(fencing.kernel.__all__) & {*fencing.__all__}), (storage_guards, ALL_NAMES)):
+        for found in (getattr(package, name) for name in names):
+            assert found.__module__ == package.__name__ or not isinstance(found, type), found
 
 
 @pytest.mark.thorough
