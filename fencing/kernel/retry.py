@@ -80,7 +80,7 @@ def retry(
     attempt_seconds: float,
     deadline: float,
     backoff: Backoff,
-    give_up: Callable[[NoReply], Exception],
+    give_up: Callable[[NoReply, bool], Exception],
     most_refusals: float = math.inf,
     unanswered: Callable[[], object] | None = None,
     failure: NoReply | None = None,
@@ -96,7 +96,7 @@ def retry(
         deadline: the moment of ``clock`` after which no attempt begins.
         backoff: the pauses.
         give_up: makes the error to raise after the last attempt, from the failure of the attempt that had the most
-            time.
+            time, and whether any attempt may have run.
         most_refusals: how many attempts that were refused are repeated.
         unanswered: called when there is no answer although an attempt may have run.
         failure: of the first attempt, if it was made already.
@@ -120,7 +120,7 @@ def retry(
                 if most_telling is None or timeout >= longest:  # an attempt with very little time says very little
                     longest, most_telling = timeout, failed
                 if failed.was_undone or clock() + pause >= deadline or refusals > most_refusals:
-                    raise give_up(most_telling) from most_telling.cause
+                    raise give_up(most_telling, repeated) from most_telling.cause
             yield Sleep(pause)
             failures += 1
             pause = backoff.pause(failures)

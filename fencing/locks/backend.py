@@ -14,7 +14,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, ClassVar, NoReturn, Protocol
 
 from fencing.kernel import process
@@ -273,7 +273,7 @@ class Backend(ABC):
             attempt_seconds=settings.attempt_seconds,
             deadline=deadline,
             backoff=BACKOFF,
-            give_up=partial(self.unanswered, about),
+            give_up=lambda failure, _: self.unanswered(about, failure),
             most_refusals=MOST_REFUSALS if settings.one_try else math.inf,
             unanswered=None if may_take is None else give_back,
             failure=failure,

@@ -103,9 +103,10 @@ class HTTPBase(OfThisProcess):
     ) -> Plan[Reply]:
         """Send a request that may be repeated. An attempt has half of the time, so that a lost reply is one of two."""
 
-        def give_up(failed: NoReply) -> GuardUnavailable:
+        def give_up(failed: NoReply, may_have_run: bool) -> GuardUnavailable:
+            done = "a claim may have happened" if may_have_run else "nothing was claimed"
             return GuardUnavailable(
-                f"no answer from {self._shown} within {seconds:.3g} s ({failed}); a claim may have happened; retry",
+                f"no answer from {self._shown} within {seconds:.3g} s ({failed}); {done}; retry",
                 resource=resource,
             )
 

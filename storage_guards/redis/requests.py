@@ -29,8 +29,9 @@ class Requests:
         """Perform a call that may be repeated. An attempt has half of the time, so that a lost reply is one of two."""
         seconds = max(deadline - time.monotonic(), LEAST_SECONDS)
 
-        def give_up(failed: NoReply) -> GuardUnavailable:
-            return self._unavailable(failed, resource, "a claim may have happened")
+        def give_up(failed: NoReply, may_have_run: bool) -> GuardUnavailable:
+            done = "a claim may have happened" if may_have_run else "nothing was claimed"
+            return self._unavailable(failed, resource, done)
 
         try:
             answer = yield from retry(

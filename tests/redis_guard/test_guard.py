@@ -281,10 +281,12 @@ def test_a_server_that_is_silent_or_away(side: Side, any_redis: RedisServer, pro
     guard = guard_of(side, through.url(any_redis.url), timeout=1.0)
     through.refuse()
     started = time.monotonic()
-    side.expect(GuardUnavailable, guard.claim, MINE)
+    assert "; nothing was claimed; retry" in str(side.expect(GuardUnavailable, guard.claim, MINE))
     side.expect(GuardUnavailable, guard.write, MINE, SET_1)
     through.restore()
+    side.call(guard.claim, MINE)  # connected now
     through.silence()
+    assert "; a claim may have happened; retry" in str(side.expect(GuardUnavailable, guard.claim, MINE))
     side.expect(GuardUnavailable, guard.mark, "orders:42")
     assert time.monotonic() - started < 10
     through.restore()
