@@ -115,9 +115,6 @@ class AsyncBlock(_Block[T], AbstractAsyncContextManager[T, bool | None]):
 
         def __exit__(self, *error: object) -> None: ...
 
-        def __await__(self) -> NoReturn:
-            self._refuse("await")
-
 
 def block(function: Callable[P, Iterator[T]]) -> Callable[P, Block[T]]:
     """Make a method that returns a block of a generator function, as ``contextlib.contextmanager`` does."""

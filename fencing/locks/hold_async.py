@@ -120,10 +120,6 @@ class AsyncHold(Block):
 
     if not TYPE_CHECKING:  # type checkers report a ``with`` of the other kind themselves
 
-        def __await__(self) -> NoReturn:  # ASYNC
-            self._used = True
-            raise TypeError("hold() is not awaited: write `async with lock.hold(...) as lease:`, or await acquire()")
-
         def __enter__(self) -> NoReturn:  # ASYNC
             self._used = True
             raise TypeError("this is an async lock: write `async with lock.hold(...) as lease:`, or use FencedLock")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import sys
 from collections.abc import Callable
@@ -269,13 +268,6 @@ def test_a_class_in_the_place_of_a_client(coordinator: Any, lock: Any, client: A
     kind = type(client)
     assert_refused(TypeError, "takes a client, not the class Redis; write Redis(...)", coordinator, kind)
     assert_refused(TypeError, "not the class Redis; make one of it", lock, kind, "r")
-
-
-def test_a_block_that_is_awaited() -> None:
-    async def wait() -> None:
-        await AsyncMemoryCoordinator().hold("r")  # type: ignore[misc]
-
-    assert_refused(TypeError, "write `async with lock.hold(...) as lease:`, or await acquire()", asyncio.run, wait())
 
 
 def test_what_is_no_lease_but_gives_one() -> None:
