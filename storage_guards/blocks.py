@@ -15,12 +15,11 @@ from __future__ import annotations
 import functools
 import warnings
 import weakref
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextvars import ContextVar
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, NoReturn, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, NoReturn, ParamSpec, Protocol, TypeVar
 
+from fencing.kernel import quirks
 from fencing.kernel.fence import Fence
 from fencing.kernel.process import after_fork, current_owner
 
@@ -28,39 +27,41 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class _Block(Generic[T]):
-    """The part that blocks of both kinds share.
-
-    Args:
-        name: of the method that returns the block.
-        manager: the context manager of its function.
-    """
+class _Block:
+    """What blocks of both kinds say when they are misused. They are context managers of contextlib: no step between
+    ``with`` and the guard's own is added, where an interruption could leave a block that has begun."""
 
     statement: ClassVar[str]
+    gen: Any
 
-    def __init__(self, name: str, manager: Any) -> None:
-        self._name, self._manager = name, manager
-        self._is_used = False
+    @property
+    def _name(self) -> str:
+        return str(self.gen.__name__)
 
     @property
     def _advice(self) -> str:
         return f"write `{self.statement} guard.{self._name}(…) as …:`"
 
     def _refuse(self, other: str) -> NoReturn:
-        self._is_used = True
+        quirks.forget_never_entered(self)
         raise TypeError(f"{self._name}() returns a block for `{self.statement}`, not for `{other}`; {self._advice}")
 
     def __getattr__(self, name: str) -> NoReturn:
+        if name == "gen":  # the constructor failed
+            raise AttributeError(name)
         raise AttributeError(
-            f"{self.__dict__.get('_name', 'the guard')}() returns a block, which has no {name!r}; "
+            f"{self._name}() returns a block, which has no {name!r}; "
             f"write `{self.statement} … as …:`, and use what that gives"
         )
+
+    def __call__(self, function: object) -> NoReturn:
+        self._refuse("@")
 
     def __repr__(self) -> str:
         return f"<block of {self._name}()>"
 
     def __del__(self) -> None:
-        if not self.__dict__.get("_is_used", True):
+        if quirks.was_never_entered(self):
             warnings.warn(
                 f"{self._name}() was never entered, so nothing was checked or written; {self._advice}",
                 RuntimeWarning,
@@ -68,21 +69,10 @@ class _Block(Generic[T]):
             )
 
 
-class Block(_Block[T], AbstractContextManager[T, bool | None]):
+class Block(_Block, quirks.GeneratorContextManager[T]):
     """A block of a sync guard, entered with ``with``, once."""
 
     statement = "with"
-
-    def __enter__(self) -> T:
-        self._is_used = True
-        value: T = self._manager.__enter__()
-        return value
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        is_handled: bool | None = self._manager.__exit__(kind, error, trace)
-        return is_handled
 
     if not TYPE_CHECKING:  # type checkers report these themselves
 
@@ -92,21 +82,10 @@ class Block(_Block[T], AbstractContextManager[T, bool | None]):
         def __aexit__(self, *error: object) -> None: ...
 
 
-class AsyncBlock(_Block[T], AbstractAsyncContextManager[T, bool | None]):
+class AsyncBlock(_Block, quirks.AsyncGeneratorContextManager[T]):
     """A block of an async guard, entered with ``async with``, once."""
 
     statement = "async with"
-
-    def __aenter__(self) -> Coroutine[Any, Any, T]:
-        self._is_used = True
-        entering: Coroutine[Any, Any, T] = self._manager.__aenter__()
-        return entering
-
-    def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> Coroutine[Any, Any, bool | None]:
-        leaving: Coroutine[Any, Any, bool | None] = self._manager.__aexit__(kind, error, trace)
-        return leaving
 
     if not TYPE_CHECKING:
 
@@ -118,22 +97,22 @@ class AsyncBlock(_Block[T], AbstractAsyncContextManager[T, bool | None]):
 
 def block(function: Callable[P, Iterator[T]]) -> Callable[P, Block[T]]:
     """Make a method that returns a block of a generator function, as ``contextlib.contextmanager`` does."""
-    manager = contextmanager(function)
 
     @functools.wraps(function)
     def make(*args: P.args, **kwargs: P.kwargs) -> Block[T]:
-        return Block(function.__name__, manager(*args, **kwargs))
+        generator: Any = function
+        return Block(generator, args, kwargs)
 
     return make
 
 
 def async_block(function: Callable[P, AsyncIterator[T]]) -> Callable[P, AsyncBlock[T]]:
     """Make a method that returns a block, as ``contextlib.asynccontextmanager`` does."""
-    manager = asynccontextmanager(function)
 
     @functools.wraps(function)
     def make(*args: P.args, **kwargs: P.kwargs) -> AsyncBlock[T]:
-        return AsyncBlock(function.__name__, manager(*args, **kwargs))
+        generator: Any = function
+        return AsyncBlock(generator, args, kwargs)
 
     return make
 

@@ -6,6 +6,7 @@ runs it.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 from collections.abc import Callable
@@ -82,3 +83,24 @@ def may_be_left_behind(task: asyncio.Task[Any]) -> None:
     It is ``_log_destroy_pending``, which ``asyncio.gather`` sets as well. Without it, the loop logs an error.
     """
     task._log_destroy_pending = False  # type: ignore[attr-defined]
+
+
+GeneratorContextManager = contextlib._GeneratorContextManager
+"""The classes of what ``contextmanager`` and ``asynccontextmanager`` return, to be subclassed. They are called with a
+generator function, its arguments, and its arguments by name, and keep the generator as ``gen``."""
+
+AsyncGeneratorContextManager = contextlib._AsyncGeneratorContextManager
+
+
+def was_never_entered(manager: Any) -> bool:
+    """Return whether a context manager of contextlib was never entered. One whose constructor failed was.
+
+    Entering deletes ``args``, so that they live no longer than they are needed. If a version kept them, blocks that
+    were entered would be taken for forgotten ones.
+    """
+    return "args" in vars(manager)
+
+
+def forget_never_entered(manager: Any) -> None:
+    """Have ``was_never_entered`` say False of a context manager that will not be entered."""
+    vars(manager).pop("args", None)

@@ -9,6 +9,7 @@ import platform
 import subprocess
 import sys
 import threading
+from collections.abc import AsyncGenerator, Generator
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,31 @@ def test_each_quirk_has_a_test() -> None:
     assert found
     for name, _ in found:
         assert f"quirks.{name}(" in Path(__file__).read_text("utf-8"), name
+
+
+def test_a_context_manager_that_was_never_entered_is_known() -> None:
+    def work() -> Generator[int, None, None]:
+        yield 1
+
+    async def work_async() -> AsyncGenerator[int, None]:
+        yield 1
+
+    async def enter(manager: Any) -> None:
+        async with manager as value:
+            assert value == 1
+
+    manager = quirks.GeneratorContextManager(work, (), {})
+    assert quirks.was_never_entered(manager)
+    with manager as value:
+        assert value == 1
+        assert not quirks.was_never_entered(manager)
+    asynchronous = quirks.AsyncGeneratorContextManager(work_async, (), {})
+    assert quirks.was_never_entered(asynchronous)
+    asyncio.run(enter(asynchronous))
+    assert not quirks.was_never_entered(asynchronous)
+    forgotten = quirks.GeneratorContextManager(work, (), {})
+    quirks.forget_never_entered(forgotten)
+    assert not quirks.was_never_entered(forgotten)
 
 
 def test_only_these_private_attributes_of_the_standard_library_are_used() -> None:
