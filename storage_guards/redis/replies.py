@@ -51,7 +51,7 @@ def check_policy(info: bytes, address: str) -> None:
     if found is None or policy.startswith("allkeys-"):
         raise GuardNotEnforceable(
             f"Redis at {address} may evict marks (maxmemory-policy {policy}), and then a late holder could write; set "
-            f"maxmemory-policy noeviction, or a volatile- policy: marks have no ttl"
+            f"maxmemory-policy noeviction (a volatile- policy keeps marks, but evicts locks)"
         )
 
 

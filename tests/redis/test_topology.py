@@ -76,7 +76,14 @@ def test_addresses_are_mapped_as_the_client_maps_them(clock: Clock) -> None:
     assert made.owners[0] == ("127.0.0.1", 7001)
 
 
-@pytest.mark.parametrize("reply", [["x"], [[1]], [[0, 1, []]], [[0, 99999, [b"h", 1]]], [[0, 1, [b"h", b"x"]]], 5])
+NO_SLOTS = [(0, 99999), (0, 2**53), (-2, -1), (-1, 5), (5, 4), (0, float("inf"))]
+NO_NODES = [[], [b"h", b"x"], [b"h", 65536], [b"h", -1], [5, 1], [b"\xff", 1]]
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [5, ["x"], [[1]], [[0, 1]], *([[*slots, [b"h", 1]]] for slots in NO_SLOTS), *([[0, 1, it]] for it in NO_NODES)],
+)
 def test_a_reply_that_makes_no_sense_changes_nothing(topology: Topology, reply: Any) -> None:
     with pytest.raises(RedisError, match="CLUSTER SLOTS"):
         topology.update(reply, A)

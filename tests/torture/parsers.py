@@ -24,6 +24,8 @@ from redis.exceptions import InvalidResponse, RedisError
 
 from fencing.kernel.errors import FencingError, GuardNotEnforceable, MarkImplausible, StaleFence, UnclaimedFence
 from fencing.kernel.fence import MAX_NUMBER, Fence, Mark
+from fencing.redis.cluster.topology import Topology
+from fencing.redis.keys import SLOTS
 from fencing.redis.resp import INCOMPLETE, Reader, bulk
 from fencing.sql import files
 from storage_guards import HTTPGuard
@@ -308,6 +310,33 @@ def _has_error(reply: Any) -> bool:
     return isinstance(reply, RedisError) or (isinstance(reply, list) and any(map(_has_error, reply)))
 
 
+def _slots(chance: random.Random) -> Any:
+    ends = sorted({SLOTS, *(chance.randrange(1, SLOTS) for _ in range(chance.randrange(4)))})
+    hosts = ("10.0.0.1", "::1", "node", "é.example")
+    return [
+        [begin, end - 1, [chance.choice(hosts).encode(), 7000 + place, b"i" * 40]]
+        for place, (begin, end) in enumerate(zip([0, *ends], ends, strict=False))
+    ]
+
+
+def _read_slots(data: bytes) -> Any:
+    """Read it as the answer to CLUSTER SLOTS, and return one that says the same; None: it is not complete."""
+    reply = _read_replies(data)
+    if reply is None:
+        return None
+    topology = Topology([("known", 1)], None, "it")
+    topology.update(reply, ("asked", 1))
+    ranges: list[Any] = []
+    before = None
+    for slot, owner in enumerate(topology.owners):
+        if owner is not None and owner == before:
+            ranges[-1][1] = slot
+        elif owner is not None:
+            ranges.append([slot, slot, [owner[0].encode(), owner[1], b"i" * 40]])
+        before = owner
+    return ranges
+
+
 class Refusal:
     """An error of a service, which is equal to another one with the same fields."""
 
@@ -432,6 +461,7 @@ PARSERS: dict[str, Parser] = {
     ),
     "key of data": Parser(_key, lambda found: found.key, DataKey.parse, is_exact=True),
     "reply of Redis": Parser(_reply, _packed, _read_replies, (InvalidResponse,)),
+    "slots of a Cluster": Parser(_slots, _packed, _read_slots, (RedisError,)),
     "answer of a service": Parser(_refusal, _answered, _read_answer),
     "query of a claims path": Parser(_name, lambda name: str(httpx2.QueryParams({"resource": name})), _read_query),
     "URL of a service": Parser(_url, str, _read_url, (ValueError,)),

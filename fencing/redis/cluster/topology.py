@@ -34,6 +34,8 @@ SUSPECT_SECONDS = 10.0
 
 SUSPECT_SHARE = 1 / 4
 
+_HIGHEST_PORT = 65_535
+
 _NOT_SERVED = "Hash slot not served"
 """In the error of a node that does not have the slot, and knows of no other one that has it (cluster.c of Redis)."""
 
@@ -103,13 +105,14 @@ class Topology:
         known: dict[Address, None] = {}
         try:
             for first, last, *nodes in reply:
+                begin, end = int(first), int(last) + 1
+                if not 0 <= begin < end <= SLOTS:
+                    raise RedisError(f"the reply to CLUSTER SLOTS names slots that do not exist: {reply!r:.100}")
                 addresses = [self._resolve(node[0], int(node[1]), asked) for node in nodes]
                 known.update(dict.fromkeys(addresses))
-                owners[int(first) : int(last) + 1] = [addresses[0]] * (int(last) + 1 - int(first))
-        except (TypeError, ValueError, IndexError) as error:
+                owners[begin:end] = [addresses[0]] * (end - begin)
+        except (TypeError, ValueError, IndexError, OverflowError) as error:
             raise RedisError(f"this is not a reply to CLUSTER SLOTS: {reply!r:.100}") from error
-        if len(owners) != SLOTS:
-            raise RedisError(f"the reply to CLUSTER SLOTS names slots that do not exist: {reply!r:.100}")
         self.owners = owners
         self._uncovered = owners.index(None) if None in owners else None
         self._known = tuple(known) or self._startup
@@ -202,6 +205,8 @@ class Topology:
 
     def _resolve(self, host: Any, port: int, asked: Address) -> Address:
         name = host.decode() if isinstance(host, bytes) else host
+        if not isinstance(name, str | None) or not 0 <= port <= _HIGHEST_PORT:
+            raise ValueError(f"{name!r:.100}:{port!r:.20} is no address")
         return self._remap((asked[0] if name in (None, "", "?") else name, port))
 
 
