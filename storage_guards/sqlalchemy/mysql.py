@@ -144,7 +144,6 @@ class MySQLMarks(Marks):
         table = mark_table(
             resource=VARBINARY(MAX_RESOURCE_BYTES),
             token=VARBINARY(_TOKEN_BYTES),
-            recent_writes=VARBINARY(REMEMBERED_CHARACTERS),
             schema=schema,
             claimed_at=DateTime(),
             mysql_engine="InnoDB",

@@ -37,7 +37,7 @@ class PostgreSQLMarks(Marks):
     def __init__(self, schema: str | None = None, *, translated: str | None = None) -> None:
         exact = Text(collation="C")
         xact = Column("xact", XID8, nullable=True)
-        table = mark_table(xact, resource=exact, token=exact, recent_writes=exact, schema=schema, now="now()")
+        table = mark_table(xact, resource=exact, token=exact, schema=schema, now="now()")
         super().__init__(table, translated or schema)
 
     def limit(self, connection: Connection, seconds: float, *, read_committed: bool = False) -> bool:

@@ -42,7 +42,7 @@ class SQLiteMarks(Marks):
         exact = Text(collation="BINARY")
         # SQLite's columns take any type, and text sorts above every number.
         integers = CheckConstraint("typeof(number) = 'integer' AND typeof(seq) = 'integer'", name=_INTEGERS)
-        table = mark_table(integers, resource=exact, token=exact, recent_writes=exact, schema=schema)
+        table = mark_table(integers, resource=exact, token=exact, schema=schema)
         super().__init__(table, translated or schema)
         self._choice_is_confirmed = False
 

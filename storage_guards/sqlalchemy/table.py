@@ -12,6 +12,7 @@ from sqlalchemy.types import TypeEngine
 from fencing.kernel.fence import MAX_NUMBER
 from storage_guards.sql.outcome import FLOOR, TABLE
 from storage_guards.sql.statements import Statements
+from storage_guards.sqlalchemy.alembic import RecentWrites
 
 PARTITION = "fencing"
 """The only partition of the table on MariaDB and MySQL. A temporary table cannot have one."""
@@ -25,7 +26,6 @@ def mark_table(
     *more: SchemaItem,
     resource: TypeEngine[Any],
     token: TypeEngine[Any],
-    recent_writes: TypeEngine[Any],
     schema: str | None,
     claimed_at: TypeEngine[Any] | None = None,
     now: str = "CURRENT_TIMESTAMP",
@@ -49,7 +49,7 @@ def mark_table(
         Column("token", token, nullable=False),
         Column("seq", BigInteger, nullable=False),
         # The defaults are as the database tells them: otherwise Alembic finds a difference for ever.
-        Column("recent_writes", recent_writes, server_default=text("''"), nullable=False),
+        Column("recent_writes", RecentWrites(), server_default=text("''"), nullable=False),
         Column("claimed_at", claimed_at or DateTime(timezone=True), server_default=text(now), nullable=False),
         # Constraints of the table, because Alembic would lose those of a column.
         CheckConstraint(numbers, name="fencing_marks_number"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,14 +11,15 @@ from typing import Any
 import pytest
 from alembic import command
 from alembic.config import Config
-from sqlalchemy import Engine, create_engine, inspect, text
+from sqlalchemy import Engine, MetaData, create_engine, inspect, text
 
-from fencing import Fence, SQLCoordinator, StaleFence
+from fencing import Fence, GuardNotEnforceable, SQLCoordinator, StaleFence
 from storage_guards import SQLAlchemyGuard
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 GUARDS, LOCKS = DOCS / "guards" / "databases.md", DOCS / "coordinators" / "sql.md"
 MINE = Fence("orders:1", 5, "a" * 22)
+OTHER = Fence("orders:2", 5, "b" * 22)
 
 ENV = """
 from alembic import context
@@ -87,6 +89,10 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
     engine.dispose()
 
 
+def thorough(value: str) -> Any:
+    return pytest.param(value, marks=pytest.mark.thorough)
+
+
 @pytest.mark.thorough
 def test_the_recipe(engine: Engine, tmp_path: Path) -> None:
     project = Project(tmp_path, engine.url.render_as_string(hide_password=False))
@@ -97,12 +103,7 @@ def test_the_recipe(engine: Engine, tmp_path: Path) -> None:
     for name in ("fencing_marks", "fencing_marks_number", "fencing_marks_seq", "orders"):
         assert name in made.read_text()
     project.run(command.upgrade, "head")
-    guard.create_tables()  # makes the floor: old fences of a table that may have lost its marks are shut out
-    with pytest.raises(StaleFence):
-        guard.claim(MINE)
-    with engine.begin() as connection:
-        connection.execute(text("UPDATE fencing_marks SET number = 0"))
-    guard.claim(MINE)
+    guard.claim(MINE)  # without create_tables()
     guard.write(MINE, text("INSERT INTO orders (id, total) VALUES (1, 1)"))
     with pytest.raises(StaleFence):
         guard.claim(Fence("orders:1", 4, "a" * 22))
@@ -116,8 +117,65 @@ def test_the_recipe(engine: Engine, tmp_path: Path) -> None:
 
     project.run(command.upgrade, "head")
     guard.write(MINE, text("UPDATE orders SET total = 2"))
+    first_id = table_id(engine)
     project.run(command.downgrade, "base")
     assert not {"fencing_marks", "orders"} & set(inspect(engine).get_table_names())
+    project.run(command.upgrade, "head")
+    assert table_id(engine) != first_id, "it is another table, and must not answer for that one"
+    guard.create_tables()  # changes nothing
+    guard.claim(OTHER)
+
+
+def table_id(engine: Engine) -> str:
+    with engine.connect() as connection:
+        row = connection.execute(text("SELECT recent_writes FROM fencing_marks WHERE resource = 'fencing:floor'"))
+        found = row.scalar_one()
+    return found.decode() if isinstance(found, bytes) else str(found)
+
+
+@pytest.mark.thorough
+def test_a_script_of_a_migration(engine: Engine, tmp_path: Path) -> None:
+    """``--sql`` writes a script for somebody who runs it elsewhere."""
+    project = Project(tmp_path, engine.url.render_as_string(hide_password=False))
+    project.run(command.revision, message="first", autogenerate=True)
+    project.config.output_buffer = io.StringIO()
+    env = tmp_path / "migrations" / "env.py"
+    env.write_text(
+        env.read_text()
+        .replace("connection=connection", "dialect_name=engine.dialect.name, literal_binds=True, as_sql=True")
+        .replace("compare_server_default=True", "")
+    )
+    project.run(command.upgrade, "head", sql=True)
+    script = project.config.output_buffer.getvalue()
+    with engine.connect() as connection:
+        connection.execute(text("DROP TABLE alembic_version"))
+        for statement in script.split(";\n"):
+            if statement.strip():
+                connection.exec_driver_sql(
+                    statement.replace("%", "%%") if engine.dialect.name == "mysql" else statement
+                )
+        connection.commit()
+    SQLAlchemyGuard(engine).claim(MINE)
+
+
+@pytest.mark.parametrize("engine", ["sqlite", thorough("postgres"), thorough("mariadb")], indirect=True)
+def test_create_all_makes_what_is_needed_but_no_floor_of_a_table_that_was_there(engine: Engine) -> None:
+    guard = SQLAlchemyGuard(engine)
+    own = guard.metadata.tables["fencing_marks"]
+    for number, metadata in enumerate((own.metadata, MetaData())):
+        table = own if metadata is own.metadata else own.to_metadata(metadata)
+        metadata.create_all(engine)
+        guard.claim(Fence(f"orders:{number}", 1, "a" * 22))
+        with engine.begin() as connection:
+            connection.execute(text("DELETE FROM fencing_marks"))
+            before = [*table.dispatch.before_create], [*table.dispatch.after_create]
+            assert [len(each) for each in before] == [1, 1]
+            for listeners in before:  # as Alembic does it with if_not_exists
+                listeners[0](table, connection)
+        metadata.create_all(engine)
+        with pytest.raises(GuardNotEnforceable, match="floor"):
+            guard.claim(OTHER)
+        metadata.drop_all(engine)
 
 
 @pytest.mark.thorough
@@ -135,6 +193,7 @@ def test_what_it_makes_is_what_create_tables_makes(engine: Engine, tmp_path: Pat
     guard = SQLAlchemyGuard(engine)
     guard.create_tables()
     wanted = columns()
+    assert "VARCHAR" not in str(wanted)
     with engine.begin() as connection:
         connection.execute(text("DROP TABLE fencing_marks"))
     project = Project(tmp_path, engine.url.render_as_string(hide_password=False))
