@@ -41,8 +41,10 @@ _MOST_MILLISECONDS = 2**31 - 1
 # MariaDB's and MySQL's bounds in whole seconds: for waits for rows and for tables, and for clients that stop while they
 # receive rows or while they send.
 _MYSQL_BOUNDS = ("innodb_lock_wait_timeout", "lock_wait_timeout", "net_write_timeout", "net_read_timeout")
-# MariaDB only: for clients that stop between two statements, and for each statement, which is not in whole seconds.
-_MARIADB_BOUNDS = (*_MYSQL_BOUNDS, "idle_transaction_timeout", "max_statement_time")
+# MariaDB only: for clients that stop between two statements (the second one counts instead, once the transaction has
+# written), and for each statement, which is not in whole seconds.
+_MARIADB_IDLE_BOUNDS = ("idle_transaction_timeout", "idle_write_transaction_timeout")
+_MARIADB_BOUNDS = (*_MYSQL_BOUNDS, *_MARIADB_IDLE_BOUNDS, "max_statement_time")
 
 
 def unsupported(engine: Engine) -> str | None:
@@ -231,6 +233,9 @@ class MySQL(Dialect):
         """
         is_mariadb = self.is_mariadb(connection)
         limits = mysql_limits(is_mariadb, seconds)
+        if not is_mariadb:
+            # MySQL has no bound for idle transactions alone. A session that goes back to its pool needs its own again.
+            limits["wait_timeout"] = limits["lock_wait_timeout"]
         prefix = "fencing" if begins else "fencing_joined"  # a block around a joined transaction may have set bounds
         change = [f"@{prefix}_{name} = @@SESSION.{name}" for name in limits]
         change += [f"SESSION {name} = {limit}" for name, limit in limits.items()]

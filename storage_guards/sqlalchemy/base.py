@@ -174,6 +174,7 @@ class SQLAlchemyBase(OperationsBase):
             if nested or connection.in_nested_transaction():
                 raise ValueError(NESTED)
             self._require_current(connection)
+            self._marks.bound_joined(connection, transaction.seconds)
             with dialect.bounded_waits(connection, transaction.seconds, begins=False):
                 transaction.admit(connection)
             if connection.invalidated:  # as the bounds were restored, which is silent about it

@@ -36,9 +36,8 @@ class SQLAlchemyGuard(SQLAlchemyBase, Operations):
     still current when the write committed. That holds whatever Redis, clocks and pauses did.
 
     A holder that is frozen inside a transaction blocks others, but not for ever. Each wait here is bounded, and the
-    server (not SQLite) ends the session of a client that stands still inside a guarded transaction. There are two
-    exceptions. On PostgreSQL, a client may stand still in the middle of sending (docs/guards/databases.md). MySQL has a
-    bound only while it is sending rows, and none for a client that stands still between two statements. The driver
+    server (not SQLite) ends the session of a client that stands still inside a guarded transaction. There is one
+    exception: on PostgreSQL, a client may stand still in the middle of sending (docs/guards/databases.md). The driver
     bounds the client's own waits for a silent network: see ``tcp_user_timeout`` or ``read_timeout``. The guard itself
     bounds the waits for a free connection, for a new one and for the answer to COMMIT.
 
@@ -280,8 +279,9 @@ class SQLAlchemyGuard(SQLAlchemyBase, Operations):
         MariaDB or MySQL, which undoes the check too. It notices no file of SQLite that is replaced after the check.
 
         The objects of a session are expired, so that they are read again. On PostgreSQL the guard's bounds hold for the
-        rest of the transaction. On MariaDB and MySQL they hold for the check alone: a client that stands still later
-        keeps the mark locked. There the transaction keeps its isolation level. It is refused if it has read from a
+        rest of the transaction. On MariaDB and MySQL most of them hold for the check alone. One holds to the end: the
+        server ends the session of a client that stands still. SQLAlchemy's commit or rollback first restores the
+        session's own setting. There the transaction keeps its isolation level. It is refused if it has read from a
         snapshot that is older than the mark.
 
         Args:

@@ -50,6 +50,7 @@ _WHOLE_SECONDS = (
     "net_write_timeout",
     "net_read_timeout",
     "idle_transaction_timeout",
+    "idle_write_transaction_timeout",
 )
 _NAMES = (*_WHOLE_SECONDS, "max_statement_time")
 _SET = "SET {};".format(

@@ -161,6 +161,12 @@ class Marks(ABC):
         """
         return self.dialect.bounded_waits(connection, seconds)
 
+    def bound_joined(  # noqa: B027 - PostgreSQL's are of the transaction, and the others have none
+        self, connection: Connection, seconds: float
+    ) -> None:
+        """Bound how long the client may stand still until the end of a transaction that is joined, where that is a
+        setting of the connection."""
+
     def leave_others_alone(self, connection: Connection) -> None:
         """Close a connection that the pool has handed out in somebody's open transaction, and connect anew.
 

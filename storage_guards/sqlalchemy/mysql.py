@@ -33,6 +33,7 @@ from storage_guards.sql.sockets import is_readable
 from storage_guards.sql.statements import Statements, is_one_write
 from storage_guards.sql.verify import Finding
 from storage_guards.sqlalchemy.direct import ON_EXECUTION, fetch_directly, has_hooks
+from storage_guards.sqlalchemy.joined_bounds import bound_to_the_end
 from storage_guards.sqlalchemy.mariadb import (
     KEEP,
     NO_SAVEPOINT,
@@ -209,6 +210,9 @@ class MySQLMarks(Marks):
         if self._located is None or not MySQL.is_mariadb(connection):
             return super().bounded(connection, seconds)
         return SessionBounds(connection, seconds, caller_block)
+
+    def bound_joined(self, connection: Connection, seconds: float) -> None:
+        bound_to_the_end(connection, seconds)
 
     def commit(self, bounds: Any) -> bool:
         return isinstance(bounds, SessionBounds) and bounds.commit()

@@ -7,7 +7,6 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
-from fencing.sql.dialects import MySQL
 from storage_guards.sql.outcome import FLOOR, TABLE
 from storage_guards.sql.pruning import highest_plausible
 from storage_guards.sql.verify import IMPLAUSIBLE, MAKE_ANEW, Finding, implausible_marks, missing_checks, not_durable
@@ -90,12 +89,6 @@ def _check_settings(connection: Connection) -> Iterator[Finding]:
 
 
 def _check_waits(connection: Connection) -> Iterator[Finding]:
-    if not MySQL.is_mariadb(connection):
-        yield Finding(
-            "waiting",
-            "MySQL has no bound for a client that stands still between two statements",
-            "let wait_timeout end its session, or use MariaDB",
-        )
     driver: Any = connection.connection.driver_connection
     if getattr(driver, "_read_timeout", 0) is None:  # PyMySQL's; aiomysql has none
         yield Finding(

@@ -147,8 +147,6 @@ def test_silence_without_a_cancellation_ends_too(play: Callable[..., None]) -> N
     """The request itself is stuck, and arrives later: by then the database has ended the session that waited for it."""
 
     async def scene(stage: Stage) -> None:
-        if stage.is_mysql:
-            pytest.skip("MySQL has no bound for an idle transaction")
         with pytest.raises(OutcomeUnknown) as raised:
             await stage.write_into_silence()
         assert stage.beside.landed(raised.value) is False

@@ -78,8 +78,6 @@ def expect_refusal(way: Way, error: BaseException) -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("end", ["by the guard's time-out", "by the server"])
 def test_a_block_whose_session_is_ended_while_it_stands_still(way: Way, end: str) -> None:
-    if "guard" in end:
-        way.needs_mariadb("bound for an idle transaction")
     guard = way.new_guard(timeout=1.0 if "guard" in end else 10.0)
     with pytest.raises(REFUSED) as raised, way.begin(MINE, guard=guard) as block:  # noqa: PT012
         block.execute(DONE, id=1)

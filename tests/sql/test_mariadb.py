@@ -638,6 +638,7 @@ BOUNDS = (
     "net_write_timeout",
     "net_read_timeout",
     "idle_transaction_timeout",
+    "idle_write_transaction_timeout",
     "max_statement_time",
 )
 
@@ -649,8 +650,8 @@ def test_connections_come_back_unchanged(shop: Shop) -> None:
         engine, "connect", lambda connection, _: connection.cursor().execute("SET SESSION net_read_timeout = 77")
     )
     guard = SQLAlchemyGuard(engine, timeout=3.5)
-    names = [*BOUNDS[:4], "transaction_isolation"] if shop.way.is_mysql else [*BOUNDS, "tx_isolation"]
-    bounded = [4, 4, 4, 4, 4, 3.5][: len(names) - 1]
+    names = [*BOUNDS[:4], "wait_timeout", "transaction_isolation"] if shop.way.is_mysql else [*BOUNDS, "tx_isolation"]
+    bounded = [4, 4, 4, 4, 4, 4, 3.5][: len(names) - 1]
     show = text("SELECT " + ", ".join(f"@@SESSION.{name}" for name in names))
 
     def settings() -> list[Any]:
@@ -665,7 +666,8 @@ def test_connections_come_back_unchanged(shop: Shop) -> None:
         guard.advance(connection, OTHER)
         assert list(connection.execute(show).one())[:-1] == bounded
     assert settings() == before
-    with pytest.raises(ZeroDivisionError), guard.begin(MINE):
+    with pytest.raises(ZeroDivisionError), guard.begin(MINE) as connection:
+        assert list(connection.execute(show).one())[:-1] == bounded, "they come with the check, in one request"
         raise ZeroDivisionError
     with pytest.raises(StaleFence):
         guard.claim(Fence("orders:1", 1, "a" * 22))
@@ -675,8 +677,13 @@ def test_connections_come_back_unchanged(shop: Shop) -> None:
     assert settings() == before
     with engine.connect() as connection:
         guard.advance(connection, MINE)
-        assert list(connection.execute(show).one()) == before
+        while_joined = [
+            4 if name in ("idle_write_transaction_timeout", "wait_timeout") else value
+            for name, value in zip(names, before, strict=True)
+        ]
+        assert list(connection.execute(show).one()) == while_joined
         connection.rollback()
+    assert settings() == before
 
 
 @pytest.mark.thorough

@@ -1,4 +1,5 @@
-"""The process that test_frozen_holders.py freezes: in a guarded block, idle or while it reads rows."""
+"""The process that test_frozen_holders.py freezes: in a guarded block, idle or while it reads rows; or in a transaction
+of its own."""
 
 from __future__ import annotations
 
@@ -29,24 +30,32 @@ class Lease:
         return 1.5
 
 
-def main(url: str, receives: bool) -> None:
+def main(url: str, what: str) -> None:
     engine = create_engine(url)
     guard = SQLAlchemyGuard(engine, timeout=GUARD_SECONDS)
-    with guard.begin(Lease(), claim=True) as connection:
+    if what == "joined":
+        guard.claim(Lease())
+    with engine.begin() if what == "joined" else guard.begin(Lease(), claim=True) as connection:
+        if what == "joined":
+            guard.advance(connection, Lease())
         connection.execute(WRITE)
         print("wrote", flush=True)
-        if receives:
+        if what == "receiving":
             connection.execute(MANY[engine.dialect.name])
         sys.stdin.readline()  # frozen (SIGSTOP) here or above
 
 
-async def async_main(url: str, receives: bool) -> None:
+async def async_main(url: str, what: str) -> None:
     engine = create_async_engine(url)
     guard = AsyncSQLAlchemyGuard(engine, timeout=GUARD_SECONDS)
-    async with guard.begin(Lease(), claim=True) as connection:
+    if what == "joined":
+        await guard.claim(Lease())
+    async with engine.begin() if what == "joined" else guard.begin(Lease(), claim=True) as connection:
+        if what == "joined":
+            await guard.advance(connection, Lease())
         await connection.execute(WRITE)
         print("wrote", flush=True)
-        if receives:
+        if what == "receiving":
             await connection.execute(MANY[engine.dialect.name])
         await asyncio.to_thread(sys.stdin.readline)
 
@@ -54,6 +63,6 @@ async def async_main(url: str, receives: bool) -> None:
 if __name__ == "__main__":
     _, _url, _what, _side = sys.argv
     if _side == "async":
-        asyncio.run(async_main(_url, _what == "receiving"))
+        asyncio.run(async_main(_url, _what))
     else:
-        main(_url, _what == "receiving")
+        main(_url, _what)
