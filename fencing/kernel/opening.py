@@ -41,11 +41,11 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 
-class Late(TimeoutError):
+class NotOpenYet(TimeoutError):
     """No connection is open yet. A class of its own: functions of the user's and signal handlers raise TimeoutError."""
 
 
-class Hanging(Late):
+class Hanging(NotOpenYet):
     """Too many attempts to connect hang already."""
 
 
@@ -119,14 +119,14 @@ class Opening(Generic[T]):
         """Return the connection.
 
         Raises:
-            Late: it is not open yet.
+            NotOpenYet: it is not open yet.
             Exception: the failure of the opening.
         """
         try:
             return self.opened.pop()
         except IndexError:
             error, self.error = self.error, None  # its traceback refers to the frames that have this
-            raise error or Late("no connection in time") from None
+            raise error or NotOpenYet("no connection in time") from None
 
     def breaks_off_by(self, break_off: Callable[[], object]) -> None:
         """Say how another thread can end the opening; it fails then."""
@@ -234,7 +234,7 @@ class Opener(Generic[T]):
             longest: how long the opening may take at most.
 
         Raises:
-            Late: it is not open yet. Another call may get it later.
+            NotOpenYet: it is not open yet. Another call may get it later.
             Exception: what ``make`` has raised.
         """
         opening = Opening[T](seconds, longest)
@@ -333,7 +333,7 @@ class Opener(Generic[T]):
                     opening.give(made)
                 else:
                     self._close(made)
-                    error = Late(BROKEN_OFF)
+                    error = NotOpenYet(BROKEN_OFF)
         except BaseException as raised:  # noqa: BLE001 - the call raises it
             error = raised
         finally:

@@ -171,15 +171,17 @@ class Connections:
             raise_interruption(error)
             raise map_connect_error(error, self.address) from error
 
-    def _abandon(self, connection: LazyConnection, undo: Call | None = None, *, interrupted: bool = False) -> None:
+    def _abandon(
+        self, connection: LazyConnection, compensation: Call | None = None, *, interrupted: bool = False
+    ) -> None:
         """Send a compensation, and close the connection. After an error, the idle ones count as broken too."""
         if connection.raw is None:
             return
         sock = quirks.socket_of(connection.raw)
-        if undo is not None and sock is not None:
+        if compensation is not None and sock is not None:
             try:
                 sock.settimeout(UNDO_SECONDS)
-                sock.sendall(command(undo, by_text=True))
+                sock.sendall(command(compensation, by_text=True))
             except OSError as failure:
                 if interruption_in(failure) is not None:
                     connection.close()

@@ -331,8 +331,8 @@ class RedisPlans(Backend):
             replicas: how many replicas must have what it wrote.
         """
 
-        def attempt(timeout: float, last: bool) -> Call | Replicated:
-            made = call._replace(timeout=timeout, last_attempt=last)
+        def attempt(timeout: float, last_attempt: bool) -> Call | Replicated:
+            made = call._replace(timeout=timeout, last_attempt=last_attempt)
             return Replicated(made, replicas) if replicas else made
 
         token = call.token if call.may_take else None
@@ -347,7 +347,7 @@ class RedisPlans(Backend):
         deadline: float,
         failure: NoReply,
     ) -> Plan[Waiter]:
-        def enlist(timeout: float, last: bool) -> Enlist:
+        def enlist(timeout: float, last_attempt: bool) -> Enlist:
             return Enlist(resource, token, timeout, waiter)
 
         answer = yield from self.plan_until_answered(enlist, resource, settings, deadline, failure=failure)

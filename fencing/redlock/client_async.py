@@ -231,7 +231,7 @@ class AsyncFanoutConnections:
                 await collector.future
                 await self._greet_unknown(connections, collector, fanout.nodes, deadline)
         except asyncio.CancelledError:
-            self._undo(connections, collector, call, now, deadline)
+            self._send_compensations(connections, collector, call, now, deadline)
             raise
         finally:
             if self.closed:
@@ -254,7 +254,7 @@ class AsyncFanoutConnections:
             if isinstance(refusal, CoordinatorUnavailable) and self._nodes.is_unknown(index):
                 raise refusal
 
-    def _undo(
+    def _send_compensations(
         self, connections: list[NodeConnection], collector: _Collector, call: Call, now: float, deadline: float
     ) -> None:
         if call.may_take:

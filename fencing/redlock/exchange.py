@@ -289,12 +289,12 @@ class Exchange:
                 self._release_behind(index, node, now)
 
     def _release_behind(self, index: int, node: NodeConnection, now: float) -> None:
-        undo = self._call.compensation
-        if undo is None or undo.token is None or node.sock is None:
+        compensation = self._call.compensation
+        if compensation is None or compensation.token is None or node.sock is None:
             return
         try:
-            node.expected.append((undo, now))
-            node.send(bytes_for(undo, b"", by_text=True))
+            node.expected.append((compensation, now))
+            node.send(bytes_for(compensation, b"", by_text=True))
         except (RedisError, OSError) as error:
             raise_interruption(error)
             self._bundle.close_node(index)

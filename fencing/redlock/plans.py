@@ -352,7 +352,7 @@ class RedlockPlans(Backend):
         """Repeat a fan-out that got no answer; ``may_take``: the token of a call that may take the lock."""
         longest = node_timeout or self.node_timeout
 
-        def attempt(timeout: float, last: bool) -> Fanout:
+        def attempt(timeout: float, last_attempt: bool) -> Fanout:
             return fanout._replace(timeout=min(longest, timeout))
 
         try:

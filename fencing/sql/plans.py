@@ -259,7 +259,7 @@ class SQLPlans(Backend):
         deadline: float,
         may_take: str | None = None,
     ) -> Plan[Answer]:
-        def attempt(timeout: float, last: bool) -> Request:
+        def attempt(timeout: float, last_attempt: bool) -> Request:
             return Request(operation, values, timeout)
 
         return self.plan_until_answered(attempt, about, settings, deadline, may_take=may_take)

@@ -48,12 +48,12 @@ from storage_guards.objects.requests import (
     List,
     Listed,
     Lost,
-    Once,
     Open,
     Put,
     Read,
     Send,
     Together,
+    Unrepeated,
     Version,
 )
 
@@ -116,7 +116,7 @@ class ObjectIO:
         self.store = store
         self.form = "as given"
         """The form of an ETag in a condition. The probe finds it out."""
-        self._once: ObjectIO | None = None
+        self._without_repetitions: ObjectIO | None = None
         self._is_same = False  # whether both clients are of one store: the environment may have changed
         self._unanswered: set[object] = set()  # the kinds of requests whose last one ended at its bound
 
@@ -138,8 +138,8 @@ class ObjectIO:
         match request:
             case Get() | Put() | Delete() | List():
                 return await self._perform_seen(request)
-            case Once():
-                return await self._perform_once(request.request)
+            case Unrepeated():
+                return await self._perform_unrepeated(request.request)
             case Open():
                 found = await _bounded(self._find(request.key), request.seconds, f"reading {request.key}")
                 return None if found is None else found.stream(min_chunk_size=PIECE)
@@ -181,12 +181,12 @@ class ObjectIO:
         """Do a request. If the last one of its kind had no answer, send it by the client without repetitions first."""
         kind = type(request), isinstance(request, Put) and request.condition is not None
         may_be_done = False
-        if kind in self._unanswered and self._once is not None and self._is_same:
+        if kind in self._unanswered and self._without_repetitions is not None and self._is_same:
             started = time.monotonic()
             self._unanswered.discard(kind)
-            self._once.form = self.form
+            self._without_repetitions.form = self.form
             try:
-                return await self._once._perform(_part(request, ONCE_SHARE))
+                return await self._without_repetitions._perform(_part(request, ONCE_SHARE))
             except GuardNotEnforceable as error:
                 if is_repeated_refusal(error):
                     self._unanswered.add(kind)
@@ -205,13 +205,13 @@ class ObjectIO:
                 raise Lost(str(error), error) from error
             raise
 
-    async def _perform_once(self, request: Put | Delete | List) -> Any:
-        if self._once is None and (client := without_repetitions(self.store)) is not None:
-            self._once, self._is_same = ObjectIO(client), False
-        if self._once is None or not (self._is_same or isinstance(request, Put)):
+    async def _perform_unrepeated(self, request: Put | Delete | List) -> Any:
+        if self._without_repetitions is None and (client := without_repetitions(self.store)) is not None:
+            self._without_repetitions, self._is_same = ObjectIO(client), False
+        if self._without_repetitions is None or not (self._is_same or isinstance(request, Put)):
             raise Lost("there is no client without repetitions")
         try:
-            reply = await self._once._perform(request)
+            reply = await self._without_repetitions._perform(request)
         except (Conflict, GuardNotEnforceable) as error:
             if isinstance(error, GuardNotEnforceable) and is_repeated_refusal(error):
                 raise

@@ -22,9 +22,9 @@ from storage_guards.objects.requests import (
     Get,
     List,
     Lost,
-    Once,
     Put,
     Together,
+    Unrepeated,
     Version,
 )
 
@@ -108,7 +108,7 @@ def _plan_clean(directory: str, used: list[str], deadline: Deadline) -> Plan[Non
     keys = [directory + name for name in used]
     try:
         try:
-            yield Once(Delete(keys, deadline.part(ONCE_SHARE)))
+            yield Unrepeated(Delete(keys, deadline.part(ONCE_SHARE)))
         except Lost:
             yield Delete(keys, deadline.part(CLEAN_SHARE))
     except (Lost, GuardNotEnforceable):
@@ -125,9 +125,9 @@ def _plan_trials(directory: str, used: list[str], deadline: Deadline) -> Plan[Pr
     if all(isinstance(reply, Lost) for reply in replies):  # what follows would have no time left to say why
         raise replies[0]
     for name in names:
-        first[name] = yield from _plan_expect(directory + name, _FIRST, CREATE, deadline, once=name == exists)
+        first[name] = yield from _plan_expect(directory + name, _FIRST, CREATE, deadline, unrepeated=name == exists)
     try:
-        listed = yield Once(List(directory, 10, deadline.part(ONCE_SHARE)))
+        listed = yield Unrepeated(List(directory, 10, deadline.part(ONCE_SHARE)))
     except Lost:
         listed = yield List(directory, 10, deadline.part())
     if sorted(each.key for each in listed) != sorted(directory + name for name in names):
@@ -179,16 +179,16 @@ def _plan_expect(
     deadline: Deadline,
     form: str | None = None,
     *,
-    once: bool = False,
+    unrepeated: bool = False,
 ) -> Plan[Version]:
     """Put an object that the store must accept. A refused put may have been accepted before obstore repeated it.
 
     Args:
-        once: try it first by the client without repetitions.
+        unrepeated: try it first by the client without repetitions.
     """
-    if once:
+    if unrepeated:
         try:
-            found = yield Once(Put(key, data, condition, deadline.part(ONCE_SHARE), form=form))
+            found = yield Unrepeated(Put(key, data, condition, deadline.part(ONCE_SHARE), form=form))
             return _version(found)
         except Lost:
             pass
@@ -207,7 +207,7 @@ def _plan_form(key: str, data: bytes, condition: Version, deadline: Deadline) ->
     """Find the form of ETag that the store accepts."""
     for form in FORMS:
         try:
-            yield from _plan_expect(key, data, condition, deadline, form, once=form == FORMS[0])
+            yield from _plan_expect(key, data, condition, deadline, form, unrepeated=form == FORMS[0])
             return form
         except _Refused as error:
             refused = error

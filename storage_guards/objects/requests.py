@@ -209,7 +209,7 @@ class Together:
 
 
 @dataclass(frozen=True, slots=True)
-class Once:
+class Unrepeated:
     """Do a request by a client that repeats nothing, so that a status which obstore repeats for minutes is seen.
 
     The reply of a put is a :class:`Found`: the object as the store itself shows it. :class:`Lost` where there is no

@@ -17,7 +17,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from fencing.kernel.effects import background
 from fencing.kernel.errors import GuardUnavailable
-from fencing.kernel.opening import Late, Opener, Opening
+from fencing.kernel.opening import NotOpenYet, Opener, Opening
 from fencing.kernel.waking import AsyncTurns, Turns, Wake
 from storage_guards.bounds import LEAST_CONNECT_SECONDS
 from storage_guards.psycopg.wire import hang_up, is_idle
@@ -270,7 +270,7 @@ class _CheckedConnection(_PooledConnection):
     def _take(self) -> Connection[Any]:
         try:
             connection: Connection[Any] = self._opener.open(self._seconds, self._seconds)
-        except Late as error:
+        except NotOpenYet as error:
             raise _no_connection(self._seconds, f"the pool or its check gave none; {error}") from error
         return connection
 
@@ -341,7 +341,7 @@ class _NewConnection(Lent):
     def _take(self) -> Connection[Any]:
         try:
             connection = self._opener.open(self._seconds, self._seconds)
-        except Late as error:
+        except NotOpenYet as error:
             raise _no_connection(self._seconds, str(error)) from error
         if not isinstance(connection, Connection):
             if inspect.iscoroutine(connection):

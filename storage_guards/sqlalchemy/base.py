@@ -191,12 +191,12 @@ class SQLAlchemyBase(OperationsBase):
 
 
 def _marks_of(engine: Engine, schema: str | None) -> Marks:
-    translated = check_schema(translate(engine, schema))
+    actual_schema = check_schema(translate(engine, schema))
     if engine.dialect.driver != "psycopg":
-        return _MARKS[engine.dialect.name](schema, translated=translated)
+        return _MARKS[engine.dialect.name](schema, actual_schema=actual_schema)
     from storage_guards.sqlalchemy.over_psycopg import PsycopgMarks  # only users of psycopg have it
 
-    return PsycopgMarks(schema, translated=translated)
+    return PsycopgMarks(schema, actual_schema=actual_schema)
 
 
 def translate(target: Engine | Connection, schema: str | None) -> str | None:

@@ -26,8 +26,8 @@ NO_SAVEPOINT = (1178, 1305)
 _NOT_PREPARED = 1243
 _TOO_MANY_PREPARED = 1461
 
-KEEP = {"admitted": "@fencing_admitted := ", "seq": "@fencing_seq := ", "recent": "@fencing_recent := "}
-"""Assignments by which a change of a mark keeps what it has found and written. To read the row again takes longer."""
+STORE = {"admitted": "@fencing_admitted := ", "seq": "@fencing_seq := ", "recent": "@fencing_recent := "}
+"""Assignments by which a change of a mark stores what it has found and written. To read the row again takes longer."""
 
 # The change has its bound from SET STATEMENT, because inside a compound statement the session's new max_statement_time
 # is not applied. Where the session has one already, that one applies, and waits for locks are bounded by the others.
@@ -80,7 +80,7 @@ class Compound(NamedTuple):
     Each connection prepares the usual one, because parsing takes longer than the rest of it. PREPARE opens no table.
 
     Args:
-        change: an UPDATE that keeps its answer (``KEEP``), with ``:name`` for each value.
+        change: an UPDATE that stores its answer (``STORE``), with ``:name`` for each value.
         name: of the prepared statement, which no other text has.
         prepare: the PREPARE. Its statement also sets the bounds.
         execute: the EXECUTE, with a field for each value.

@@ -35,8 +35,8 @@ from storage_guards.sql.verify import Finding
 from storage_guards.sqlalchemy.direct import ON_EXECUTION, fetch_directly, has_hooks
 from storage_guards.sqlalchemy.joined_bounds import bound_to_the_end
 from storage_guards.sqlalchemy.mariadb import (
-    KEEP,
     NO_SAVEPOINT,
+    STORE,
     Changed,
     Compound,
     SessionBounds,
@@ -79,7 +79,7 @@ _CHECK = f"""UPDATE {{table}}
     SET recent_writes = {{recent}}IF({{admitted}}{_MATCHES}, {_REMEMBER}, recent_writes), seq = {{seq}}seq + {_MATCHES}
     WHERE resource = UNHEX(:resource)"""
 _CLAIM = f"UPDATE {{table}} SET {_RAISE} WHERE resource = UNHEX(:resource)"
-_KEEP_NOTHING = dict.fromkeys(KEEP, "")
+_STORE_NOTHING = dict.fromkeys(STORE, "")
 
 
 class _Table(NamedTuple):
@@ -93,7 +93,7 @@ class _Table(NamedTuple):
 def _located(found: _Table) -> Located:
     table = _full_name(found)
     prepared = Prepared(*map(text, _statements_on(table, _read(found))))
-    kept = [compound(change.format(table=table, **KEEP)) for change in (_CHECK, _CLAIM)]
+    kept = [compound(change.format(table=table, **STORE)) for change in (_CHECK, _CLAIM)]
     return Located(found.schema, table, prepared, prepared, *kept)
 
 
@@ -114,12 +114,12 @@ def _full_name(found: _Table) -> str:
 def _statements_on(table: str, read: str) -> Statements:
     """Return the statements. Those that change something answer with no row, so the mark is read after them."""
     return Statements(
-        check=_CHECK.format(table=table, **_KEEP_NOTHING),
-        claim=_CLAIM.format(table=table, **_KEEP_NOTHING),
+        check=_CHECK.format(table=table, **_STORE_NOTHING),
+        claim=_CLAIM.format(table=table, **_STORE_NOTHING),
         first_claim=(
             f"INSERT INTO {table} (resource, number, token, seq, recent_writes, claimed_at) VALUES "
             "(UNHEX(:resource), :number, :token, :writes, CONCAT(:write, ' ', :table), UTC_TIMESTAMP()) "
-            f"ON DUPLICATE KEY UPDATE {_RAISE.format(**_KEEP_NOTHING)}"
+            f"ON DUPLICATE KEY UPDATE {_RAISE.format(**_STORE_NOTHING)}"
         ),
         lock_floor=read + " LOCK IN SHARE MODE",
         make_floor=(
@@ -141,7 +141,7 @@ class MySQLMarks(Marks):
 
     dialect = MySQL()
 
-    def __init__(self, schema: str | None = None, *, translated: str | None = None) -> None:
+    def __init__(self, schema: str | None = None, *, actual_schema: str | None = None) -> None:
         table = mark_table(
             resource=VARBINARY(MAX_RESOURCE_BYTES),
             token=VARBINARY(_TOKEN_BYTES),
@@ -152,7 +152,7 @@ class MySQLMarks(Marks):
             mysql_partition_by=PARTITION_BY.removeprefix("PARTITION BY "),
             mariadb_partition_by=PARTITION_BY.removeprefix("PARTITION BY "),
         )
-        super().__init__(table, translated or schema)
+        super().__init__(table, actual_schema or schema)
         self._partitioned: frozenset[str] = frozenset()
 
     def create(self, connection: Connection, seconds: float) -> None:

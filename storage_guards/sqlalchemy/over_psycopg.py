@@ -36,8 +36,8 @@ _IS_SAME_TRANSACTION = "SELECT pg_current_xact_id_if_assigned()::text IS NOT DIS
 class PsycopgMarks(PostgreSQLMarks):
     """The marks of a PostgreSQL database through psycopg, on connections that a guard opens."""
 
-    def __init__(self, schema: str | None = None, *, translated: str | None = None) -> None:
-        super().__init__(schema, translated=translated)
+    def __init__(self, schema: str | None = None, *, actual_schema: str | None = None) -> None:
+        super().__init__(schema, actual_schema=actual_schema)
         self._access = MarkAccess(self._choice)
 
     def admit(

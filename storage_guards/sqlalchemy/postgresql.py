@@ -34,11 +34,11 @@ class PostgreSQLMarks(Marks):
     dialect = PostgreSQL()
     bounds_sessions = False
 
-    def __init__(self, schema: str | None = None, *, translated: str | None = None) -> None:
+    def __init__(self, schema: str | None = None, *, actual_schema: str | None = None) -> None:
         exact = Text(collation="C")
         xact = Column("xact", XID8, nullable=True)
         table = mark_table(xact, resource=exact, token=exact, schema=schema, now="now()")
-        super().__init__(table, translated or schema)
+        super().__init__(table, actual_schema or schema)
 
     def limit(self, connection: Connection, seconds: float, *, read_committed: bool = False) -> bool:
         if read_committed:

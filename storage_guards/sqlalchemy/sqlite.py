@@ -38,12 +38,12 @@ class SQLiteMarks(Marks):
 
     dialect = SQLite()
 
-    def __init__(self, schema: str | None = None, *, translated: str | None = None) -> None:
+    def __init__(self, schema: str | None = None, *, actual_schema: str | None = None) -> None:
         exact = Text(collation="BINARY")
         # SQLite's columns take any type, and text sorts above every number.
         integers = CheckConstraint("typeof(number) = 'integer' AND typeof(seq) = 'integer'", name=_INTEGERS)
         table = mark_table(integers, resource=exact, token=exact, schema=schema)
-        super().__init__(table, translated or schema)
+        super().__init__(table, actual_schema or schema)
         self._choice_is_confirmed = False
 
     def create(self, connection: Connection, seconds: float) -> None:

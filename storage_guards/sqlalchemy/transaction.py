@@ -26,7 +26,7 @@ from sqlalchemy.pool import NullPool, Pool, QueuePool
 
 from fencing.kernel import process
 from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable
-from fencing.kernel.opening import BROKEN_OFF, Hanging, Late, Opener, Opening
+from fencing.kernel.opening import BROKEN_OFF, Hanging, NotOpenYet, Opener, Opening
 from fencing.kernel.retry import LEAST_SECONDS
 from fencing.sql.connecting import MustConnect, connecting, here, hook, is_hooked, listen_once
 from fencing.sql.dialects import MySQL, SQLite, dialect_of
@@ -54,7 +54,7 @@ OPENING_SECONDS = 10.0
 Waited = Callable[[float], object]
 """Is told for how many seconds a call has waited for its connection."""
 
-_lenders: weakref.WeakKeyDictionary[Engine, _Lender] = weakref.WeakKeyDictionary()
+_sources: weakref.WeakKeyDictionary[Engine, _ConnectionSource] = weakref.WeakKeyDictionary()
 
 _UNBOUNDED: AbstractContextManager[Any] = nullcontext()
 
@@ -300,15 +300,15 @@ def lend(engine: Engine, seconds: float, waited: Waited | None = None) -> Abstra
     Raises:
         NoConnection: there was none within this time.
     """
-    lender = _lenders.get(engine)
-    if lender is None:
-        lender = _lenders.setdefault(engine, _Lender(engine))
-    idle = lender.take_idle(engine)
-    connection = lender.wait(engine, seconds, waited) if idle is None else idle
-    return connection if lender.rolls_back is None else GivenBack(connection, lender.rolls_back, seconds)
+    source = _sources.get(engine)
+    if source is None:
+        source = _sources.setdefault(engine, _ConnectionSource(engine))
+    idle = source.take_idle(engine)
+    connection = source.wait(engine, seconds, waited) if idle is None else idle
+    return connection if source.rolls_back is None else GivenBack(connection, source.rolls_back, seconds)
 
 
-class _Lender:
+class _ConnectionSource:
     """What lends the connections of one engine to threads."""
 
     def __init__(self, engine: Engine) -> None:
@@ -368,7 +368,7 @@ class _Lender:
         began = time.monotonic()
         try:
             connection, _ = self._opener.open(seconds, max(seconds, OPENING_SECONDS))
-        except Late as error:
+        except NotOpenYet as error:
             raise NoConnection(engine, seconds, str(error) if isinstance(error, Hanging) else "") from error
         if waited is not None:
             waited(time.monotonic() - began)
@@ -388,7 +388,7 @@ class _Lender:
         if not opening.succeed():  # the pool would lend it again
             connection.invalidate()
             connection.close()
-            raise Late(BROKEN_OFF)
+            raise NotOpenYet(BROKEN_OFF)
         return connection, pool
 
 

@@ -17,7 +17,7 @@ from examples.servers.objects import ObjectServer
 from fencing import Fence, GuardNotEnforceable, GuardUnavailable, OutcomeUnknown
 from storage_guards import ObjectStoreGuard
 from storage_guards.objects.io import ObjectIO, without_repetitions
-from storage_guards.objects.requests import CREATE, Delete, Lost, Once, Put
+from storage_guards.objects.requests import CREATE, Delete, Lost, Put, Unrepeated
 from tests.support.object_faults import FaultyStore
 from tests.support.object_guards import Place, guard_on
 from tests.support.request_counts import RequestCounts
@@ -224,13 +224,13 @@ def test_a_copy_of_another_store_is_not_used(
 
 def test_a_copy_that_writes_elsewhere_is_seen(s3_server: ObjectServer) -> None:
     io = ObjectIO(s3_server.store())
-    io._once = ObjectIO(s3_server.store())
+    io._without_repetitions = ObjectIO(s3_server.store())
 
     async def use() -> None:
         with pytest.raises(Lost, match="not of the same store"):
-            await io.perform(Once(Put("key", b"x", CREATE, 10.0)))
+            await io.perform(Unrepeated(Put("key", b"x", CREATE, 10.0)))
         with pytest.raises(Lost, match="no client"):
-            await io.perform(Once(Delete(["key"], 10.0)))
+            await io.perform(Unrepeated(Delete(["key"], 10.0)))
 
     asyncio.run(use())
 
