@@ -43,7 +43,7 @@ class _Block:
         return f"write `{self.statement} guard.{self._name}(…) as …:`"
 
     def _refuse(self, other: str) -> NoReturn:
-        quirks.forget_never_entered(self)
+        vars(self).pop(quirks.NEVER_ENTERED, None)
         raise TypeError(f"{self._name}() returns a block for `{self.statement}`, not for `{other}`; {self._advice}")
 
     def __getattr__(self, name: str) -> NoReturn:
@@ -61,7 +61,7 @@ class _Block:
         return f"<block of {self._name}()>"
 
     def __del__(self) -> None:
-        if quirks.was_never_entered(self):
+        if quirks.NEVER_ENTERED in vars(self):
             warnings.warn(
                 f"{self._name}() was never entered, so nothing was checked or written; {self._advice}",
                 RuntimeWarning,

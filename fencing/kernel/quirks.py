@@ -91,16 +91,6 @@ generator function, its arguments, and its arguments by name, and keep the gener
 
 AsyncGeneratorContextManager = contextlib._AsyncGeneratorContextManager
 
-
-def was_never_entered(manager: Any) -> bool:
-    """Return whether a context manager of contextlib was never entered. One whose constructor failed was.
-
-    Entering deletes ``args``, so that they live no longer than they are needed. If a version kept them, blocks that
-    were entered would be taken for forgotten ones.
-    """
-    return "args" in vars(manager)
-
-
-def forget_never_entered(manager: Any) -> None:
-    """Have ``was_never_entered`` say False of a context manager that will not be entered."""
-    vars(manager).pop("args", None)
+NEVER_ENTERED = "args"
+"""The attribute that these managers have until they are entered: their arguments must not live longer than needed. If a
+version kept it, blocks that were entered would be taken for forgotten ones."""

@@ -49,17 +49,14 @@ def test_a_context_manager_that_was_never_entered_is_known() -> None:
             assert value == 1
 
     manager = quirks.GeneratorContextManager(work, (), {})
-    assert quirks.was_never_entered(manager)
+    assert quirks.NEVER_ENTERED in vars(manager)
     with manager as value:
         assert value == 1
-        assert not quirks.was_never_entered(manager)
+        assert quirks.NEVER_ENTERED not in vars(manager)
     asynchronous = quirks.AsyncGeneratorContextManager(work_async, (), {})
-    assert quirks.was_never_entered(asynchronous)
+    assert quirks.NEVER_ENTERED in vars(asynchronous)
     asyncio.run(enter(asynchronous))
-    assert not quirks.was_never_entered(asynchronous)
-    forgotten = quirks.GeneratorContextManager(work, (), {})
-    quirks.forget_never_entered(forgotten)
-    assert not quirks.was_never_entered(forgotten)
+    assert quirks.NEVER_ENTERED not in vars(asynchronous)
 
 
 def test_only_these_private_attributes_of_the_standard_library_are_used() -> None:
