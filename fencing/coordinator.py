@@ -221,7 +221,7 @@ class Coordinator(Backend):
                 continue
             try:
                 if self.clock() < closed_at:
-                    lease.release_until(closed_at)
+                    lease._release_until(closed_at)
                     continue
             except FencingError:
                 pass

@@ -242,7 +242,7 @@ class AsyncCoordinator(Backend):
                 continue
             try:
                 if self.clock() < closed_at:
-                    await lease.release_until(closed_at)
+                    await lease._release_until(closed_at)
                     continue
             except FencingError:
                 pass

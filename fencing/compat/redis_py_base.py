@@ -167,8 +167,8 @@ class RedisPyLockBase:
         """Return what is held. Programs may set ``local.token`` themselves; then it is not the lease's."""
         local = self.local
         token, lease = local.token, local.lease
-        if lease is not None and lease.newest is not lease and lease.newest.is_claimed and token == _token_of(lease):
-            local.lease = lease = lease.newest
+        if lease is not None and lease._newest is not lease and lease._newest._is_claimed and token == _token_of(lease):
+            local.lease = lease = lease._newest
             local.token = token = _token_of(lease)
         if lease is not None and token != _token_of(lease):
             lease = None
@@ -216,7 +216,7 @@ class RedisPyLockBase:
         holding: Holding = lease._holding
         settings = holding.settings
         milliseconds = _extension(seconds, replace)
-        if holding.lost is not None or lease.ended is not None:
+        if holding.lost is not None or lease._ended is not None:
             raise LockLost(fence=holding.fence, reason=lease._loss() or "gone")
         try:
             if not settings.renew:  # or else the next renewal sets the full ttl anyway
@@ -291,7 +291,7 @@ def _named(error: LockError, resource: str) -> LockError:
 
 
 def _loss_of(lease: Any) -> LossReason:
-    if lease.ended == "forked":
+    if lease._ended == "forked":
         return "forked"
     reason: LossReason = lease._holding.lost or ("expired" if lease._until_deadline() <= 0 else "gone")
     return reason

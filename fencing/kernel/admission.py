@@ -94,7 +94,7 @@ def as_fence(holder: Fence | HasFence) -> Fence:
         elif hasattr(holder, "__enter__") or hasattr(holder, "__aenter__"):
             hint = "; write `with … as lease:`, and pass the lease"
         raise TypeError(f"a guard takes a lease or a Fence, not {type(holder).__name__}{hint}")
-    ended = getattr(holder, "ended", None)
+    ended = getattr(holder, "_ended", None)
     if ended is not None:
         raise LeaseLost(fence=fence, reason=ended)
     return fence

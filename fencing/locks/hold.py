@@ -93,7 +93,7 @@ class Hold(Block):
         else:
             if self._outermost is not None:
                 self._lease = None
-            lease.leave_inner(error)
+            lease._leave_inner(error)
 
     if not TYPE_CHECKING:  # type checkers report a ``with`` of the other kind themselves
 

@@ -113,8 +113,8 @@ class AsyncHold(Block):
         else:
             if self._outermost is not None:
                 self._lease = None
-            # SYNC instead: lease.leave_inner(error)
-            lease.leave_inner(loss or error)
+            # SYNC instead: lease._leave_inner(error)
+            lease._leave_inner(loss or error)
         if loss is not None:  # ASYNC
             raise loss from error
 

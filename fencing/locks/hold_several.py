@@ -89,7 +89,7 @@ class HoldAll:
 
     def __del__(self) -> None:
         for lease in getattr(self, "_leases", ()):  # an interruption skipped the end of the block
-            lease.release_later()
+            lease._release_later()
         if not getattr(self, "_used", True):
             resources = ", ".join(lock.resource for lock in self._locks)
             warn_of_unused("hold_all()", resources, "thread")

@@ -59,7 +59,7 @@ class TtlRequest:
 class Notified(Protocol):
     """A lease that is notified of its loss."""
 
-    def notify_lost(self) -> None: ...
+    def _notify_lost(self) -> None: ...
 
 
 def _no_lease() -> None:
@@ -162,7 +162,7 @@ class Holding:
             return False
         lease = self.lease()
         if lease is not None:
-            lease.notify_lost()
+            lease._notify_lost()
         return True
 
     def lose_reclaimed(self, cause: str | None) -> None:
@@ -170,7 +170,7 @@ class Holding:
         self._ended[0] = ("gone", cause)
         lease = self.lease()
         if lease is not None:
-            lease.notify_lost()
+            lease._notify_lost()
 
     def end(self, how: End | Loss, cause: str | None = None) -> bool:
         """End it. Return False if it had ended before."""

@@ -32,26 +32,28 @@ _exceptions_of = BaseExceptionGroup.exceptions.__get__  # a subclass may overrid
 class LeaseBase:
     """The part of sync and async leases that needs no I/O."""
 
-    inside: set[int] | None = None
+    _inside: set[int] | None = None
     """The ids of the re-entrant blocks that use the lease, and have not ended; None: it is not shared."""
 
-    block: Callable[[], Any] | None = None
+    _block: Callable[[], Any] | None = None
     """Returns the block that was begun with the lease; None: no block was."""
 
-    is_claimed = True
+    _is_claimed = True
     """Whether all guards have admitted its fence. A lease that reclaims another one begins without."""
 
-    successor: LeaseBase | None = None
+    _successor: LeaseBase | None = None
     """The lease that has taken its place."""
 
-    turns: list[weakref.ref[Any]] | None = None
+    _turns: list[weakref.ref[Any]] | None = None
     """The calls of ``reclaim`` that are under way, of all leases of the same lock."""
 
-    replacement: tuple[str, int] | None = None
+    _replacement: tuple[str, int] | None = None
     """The token of the fence that replaces its own, and the number to exceed, once it is being reclaimed."""
 
     _freed: bool | None = None
-    release_by: float | None = None  # the moment until which the end of its block may try to release it; None: no other
+    _release_by: float | None = (
+        None  # the moment until which the end of its block may try to release it; None: no other
+    )
     _asked = False  # True: a release without an answer may have freed the lock
 
     def __init__(self, backend: Backend, holding: Holding) -> None:
@@ -76,15 +78,15 @@ class LeaseBase:
         return 0.0 if self._holding.has_ended or process.pid() != self._pid else self._until_deadline()
 
     @property
-    def newest(self) -> Self:
+    def _newest(self) -> Self:
         """The lease that holds the lock now: this one, or the one that has reclaimed it."""
         lease = self
-        while lease.successor is not None:
-            lease = cast(Self, lease.successor)
+        while lease._successor is not None:
+            lease = cast(Self, lease._successor)
         return lease
 
     @property
-    def ended(self) -> Literal["released", "detached", "forked", "reclaimed"] | None:
+    def _ended(self) -> Literal["released", "detached", "forked", "reclaimed"] | None:
         """How the lease was ended here on purpose; None: it was not. ``"forked"``: this child process inherited it."""
         if process.pid() != self._pid:
             return "forked"
@@ -93,12 +95,12 @@ class LeaseBase:
             return "detached"
         if how == "released" or self._freed is not None or self._asked:
             return "released"
-        return None if self.replacement is None else "reclaimed"
+        return None if self._replacement is None else "reclaimed"
 
     @property
-    def keeps_lock(self) -> bool:
+    def _keeps_lock(self) -> bool:
         """Whether the lock is believed to be kept: while it is held, and while its fence is being replaced."""
-        return self.ended in (None, "reclaimed") and self._holding.lost is None and self._until_deadline() > 0
+        return self._ended in (None, "reclaimed") and self._holding.lost is None and self._until_deadline() > 0
 
     @property
     def held(self) -> bool:
@@ -128,7 +130,7 @@ class LeaseBase:
             raise self._lost()
         return self.fence
 
-    def notify_lost(self) -> None:
+    def _notify_lost(self) -> None:
         """Set the ``lost`` event, and call the callbacks. The holding calls this once, when the lease is lost."""
         raise AssertionError("subclasses override this")
 
@@ -137,9 +139,9 @@ class LeaseBase:
         return max(0.0, self._holding.deadline - self._backend.clock())
 
     def _loss(self) -> LossReason | None:
-        if not self.is_claimed:
-            return self.ended or self._holding.lost or "reclaimed"
-        return self.ended or self._holding.lost or ("expired" if self._until_deadline() <= 0 else None)
+        if not self._is_claimed:
+            return self._ended or self._holding.lost or "reclaimed"
+        return self._ended or self._holding.lost or ("expired" if self._until_deadline() <= 0 else None)
 
     def _lost(self, reason: LossReason | None = None, *, completed: bool = False) -> LeaseLost:
         """Return the error for a loss, with its cause if that is known."""
@@ -153,23 +155,23 @@ class LeaseBase:
         return LeaseLost(fence=self.fence, reason=reason, completed=completed, cause=cause)
 
     def _check_renewable(self) -> None:
-        reason = self.ended or self._holding.lost
+        reason = self._ended or self._holding.lost
         if reason is not None:
             raise self._lost(reason)
 
     def _check_not_ended(self) -> None:
-        if self.ended is not None:
-            raise LeaseLost(fence=self.fence, reason=self.ended)
+        if self._ended is not None:
+            raise LeaseLost(fence=self.fence, reason=self._ended)
 
-    def begin_reclaim(self, floor: int) -> None:
+    def _begin_reclaim(self, floor: int) -> None:
         """End its fence, and its renewal, before a fence above ``floor`` is minted. Raise LeaseLost if it has ended."""
         self._check_renewable()
-        self.replacement = new_token(), floor
+        self._replacement = new_token(), floor
         if not self._holding.end("reclaimed"):  # another thread was faster
-            self.replacement = None
+            self._replacement = None
             raise self._lost()
 
-    def succeed(self, grant: Grant) -> Self | None:
+    def _succeed(self, grant: Grant) -> Self | None:
         """Return the lease of the fence that replaces its own. What watches this lease watches that one from now on.
 
         None: this lease was released meanwhile.
@@ -179,11 +181,16 @@ class LeaseBase:
         backend, before = self._backend, self._holding
         holding = SuccessorHolding(grant, before.settings, backend.clock(), before.first_granted_at)
         lease = type(self)(backend, holding)
-        lease.is_claimed = False
-        lease.inside, lease.block, lease.release_by, lease.turns = self.inside, self.block, self.release_by, self.turns
+        lease._is_claimed = False
+        lease._inside, lease._block, lease._release_by, lease._turns = (
+            self._inside,
+            self._block,
+            self._release_by,
+            self._turns,
+        )
         self._hand_over(lease)
         backend.track(holding)
-        self.successor = lease  # last: an interruption before it leaves this lease to be continued
+        self._successor = lease  # last: an interruption before it leaves this lease to be continued
         if self._asked:  # a signal handler has just released it
             holding.end("released")
             return None
@@ -201,20 +208,20 @@ class LeaseBase:
         return freed
 
     def _unanswered(self) -> list[Fence]:
-        return [] if self.replacement is None else [Fence(self.fence.resource, 1, self.replacement[0])]
+        return [] if self._replacement is None else [Fence(self.fence.resource, 1, self._replacement[0])]
 
     def _begin_release(self) -> bool:
         """End the lease, and its renewal. Return whether there is something to release."""
         return self._freed is None and (self._holding.end("released") or self._holding.ended != "detached")
 
-    def begin_release_ahead(self) -> bool:
+    def _begin_release_ahead(self) -> bool:
         """End the lease, because its lock will be released together with others. Return False if that cannot be."""
-        if self.ended is not None or self._asked or not self._holding.end("released"):
+        if self._ended is not None or self._asked or not self._holding.end("released"):
             return False
         self._asked = True
         return True
 
-    def end_release_ahead(self, freed: bool) -> None:
+    def _end_release_ahead(self, freed: bool) -> None:
         """Note the answer to the release that was begun. If the lock was not held, its own release says so."""
         if freed:
             self._freed = True
@@ -223,7 +230,7 @@ class LeaseBase:
 
     def _must_release_later(self) -> bool:
         """Return whether the release was interrupted or got no answer."""
-        return self._freed is None and self.ended not in ("detached", "forked")
+        return self._freed is None and self._ended not in ("detached", "forked")
 
     def _lose_if_stale(self, error: BaseException) -> None:
         """Mark the lease as lost if an error that left its block is, or groups, a StaleFence of this fence."""
@@ -237,16 +244,16 @@ class LeaseBase:
                 seen.update(map(id, inner))
                 errors += inner
 
-    def leave_inner(self, error: BaseException | None) -> None:
+    def _leave_inner(self, error: BaseException | None) -> None:
         """Leave a block inside the lease's own block. Raise LeaseLost if it was lost, but the block raised nothing."""
         if error is not None:
             self._lose_if_stale(error)
-        elif (reason := self._loss()) is not None and self.ended is None:
+        elif (reason := self._loss()) is not None and self._ended is None:
             raise self._lost(reason, completed=True)
 
     def _loss_at_exit(self) -> LeaseLost | None:
         """Return the error of a block whose lock could not be freed; None: it had nothing to free."""
-        if self.ended in ("detached", "forked"):
+        if self._ended in ("detached", "forked"):
             return None
         reason: LossReason = self._holding.lost or ("expired" if self._until_deadline() <= 0 else "gone")
         return self._lost(reason, completed=True)
@@ -280,9 +287,9 @@ class LeaseBase:
         )
 
     def __del__(self) -> None:
-        if self._freed is not None or self.successor is not None or getattr(self, "_pid", None) != process.pid():
+        if self._freed is not None or self._successor is not None or getattr(self, "_pid", None) != process.pid():
             return  # it was released, its constructor failed, or it is the parent's
-        if self._holding.end("abandoned") and self.is_claimed:  # or else nobody was given it
+        if self._holding.end("abandoned") and self._is_claimed:  # or else nobody was given it
             warnings.warn(
                 f"the lease on {self.fence.resource!r} (fence {self.fence.number}) was never released; "
                 f"use hold(), or release() in a finally; the lock frees itself within {self._until_deadline():.3g} s",
@@ -334,8 +341,8 @@ class Lease(LeaseBase):
         if not callable(given) or inspect.iscoroutinefunction(given):
             kind = "an async function" if callable(given) else type(given).__name__
             raise TypeError(f"on_lost takes a function, not {kind}; it is called with the LeaseLost, on a thread")
-        self.newest._callbacks.append(callback)
-        lease = self.newest  # now, after the line above
+        self._newest._callbacks.append(callback)
+        lease = self._newest  # now, after the line above
         if lease._holding.lost is not None:
             lease._call_callbacks()
 
@@ -343,11 +350,11 @@ class Lease(LeaseBase):
         lease.__dict__["_event"] = self.lost
         super()._hand_over(lease)
 
-    def succeed(self, grant: Grant) -> Self | None:
+    def _succeed(self, grant: Grant) -> Self | None:
         with self._releasing:  # another thread's release is over, or comes to the successor
-            return super().succeed(grant)
+            return super()._succeed(grant)
 
-    def notify_lost(self) -> None:
+    def _notify_lost(self) -> None:
         event = self.__dict__.get("_event")
         if event is not None:
             event.set()
@@ -418,20 +425,20 @@ class Lease(LeaseBase):
         Raises:
             CoordinatorUnavailable: no answer. Call it again, or let the lock free itself within its ttl.
         """
-        return self.release_until(None)
+        return self._release_until(None)
 
-    def release_until(self, deadline: float | None) -> bool:
+    def _release_until(self, deadline: float | None) -> bool:
         """Do the same as :meth:`release`, until a moment of the coordinator's clock. Coordinators call this."""
         if process.pid() != self._pid:  # another thread of the parent may have been releasing it
             return False
-        if self.successor is not None:
-            return self.newest.release_until(deadline)
+        if self._successor is not None:
+            return self._newest._release_until(deadline)
         try:
             with self._releasing:
-                if self.successor is not None:
-                    return self.newest.release_until(deadline)
+                if self._successor is not None:
+                    return self._newest._release_until(deadline)
                 if self._begin_release():
-                    if self.replacement is None:
+                    if self._replacement is None:
                         plan = plans.release(self._backend, self._holding.fence, self._holding.settings, deadline)
                     else:
                         plan = self._plan_release(deadline)
@@ -441,7 +448,7 @@ class Lease(LeaseBase):
         except FencingError:
             raise
         except BaseException:
-            self.release_later()  # a signal handler interrupted it, and its user may not repeat it
+            self._release_later()  # a signal handler interrupted it, and its user may not repeat it
             raise
 
     def __enter__(self) -> Lease:
@@ -457,8 +464,8 @@ class Lease(LeaseBase):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Release the lock. Raise LeaseLost if the lease was lost and the block raised nothing."""
-        if self.successor is not None:
-            self.newest.__exit__(kind, error, trace)
+        if self._successor is not None:
+            self._newest.__exit__(kind, error, trace)
             return
         was_lost = False
         try:
@@ -474,7 +481,7 @@ class Lease(LeaseBase):
 
     def _release_at_exit(self, error: BaseException | None, was_lost: bool) -> bool:
         try:
-            return self.release_until(self.release_by)
+            return self._release_until(self._release_by)
         except BaseException as failure:
             if not isinstance(failure, Exception):
                 keep_outcome(failure, error)
@@ -482,13 +489,13 @@ class Lease(LeaseBase):
             if error is None and not isinstance(failure, FencingError):
                 raise
             self._log_unreleased(failure)
-            self.release_later()
+            self._release_later()
             return not was_lost
 
-    def release_later(self) -> None:
+    def _release_later(self) -> None:
         """Release in the background what a release at the end of a block did not."""
-        if self.successor is not None:
-            self.newest.release_later()
+        if self._successor is not None:
+            self._newest._release_later()
         elif self._must_release_later():
             self._holding.end("released")
             self._asked = True

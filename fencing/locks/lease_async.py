@@ -57,7 +57,7 @@ class AsyncLease(LeaseBase):
         """
         if not callable(callback):
             raise TypeError(f"on_lost takes a function, not {type(callback).__name__}; it is called with the LeaseLost")
-        lease = self.newest
+        lease = self._newest
         lease._callbacks.append(callback)
         if lease._holding.lost is not None:
             lease._call_callbacks()
@@ -67,7 +67,7 @@ class AsyncLease(LeaseBase):
         lease._cancel, self._cancel = self._cancel, None
         super()._hand_over(lease)
 
-    def notify_lost(self) -> None:
+    def _notify_lost(self) -> None:
         loop = self._holding.loop
         if quirks.running_loop_getter()() is loop:
             self._notify_here()
@@ -158,12 +158,12 @@ class AsyncLease(LeaseBase):
         Raises:
             CoordinatorUnavailable: no answer. Call it again, or let the lock free itself within its ttl.
         """
-        return await self.release_until(None)
+        return await self._release_until(None)
 
-    async def release_until(self, deadline: float | None) -> bool:
+    async def _release_until(self, deadline: float | None) -> bool:
         """Do the same as :meth:`release`, until a moment of the coordinator's clock. Coordinators call this."""
-        if self.successor is not None:
-            return await self.newest.release_until(deadline)
+        if self._successor is not None:
+            return await self._newest._release_until(deadline)
         if self._freed is None and process.pid() == self._pid:
             try:
                 await self._release(deadline)  # without a task of its own, which would take a tenth of the time
@@ -185,7 +185,7 @@ class AsyncLease(LeaseBase):
             waiting: list[asyncio.Future[None]] = []
             self._releasing = loop, waiting
             try:
-                if self.replacement is None:
+                if self._replacement is None:
                     plan = plans.release(self._backend, self.fence, self._holding.settings, deadline)
                 else:
                     plan = self._plan_release(deadline)
@@ -194,7 +194,7 @@ class AsyncLease(LeaseBase):
             except (FencingError, asyncio.CancelledError):
                 raise
             except BaseException:
-                self.release_later()  # a signal handler interrupted it, and its user may not repeat it
+                self._release_later()  # a signal handler interrupted it, and its user may not repeat it
                 raise
             finally:
                 self._releasing = None
@@ -215,8 +215,8 @@ class AsyncLease(LeaseBase):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Release the lock. Raise LeaseLost if the lease was lost and the block raised nothing."""
-        if self.successor is not None:
-            await self.newest.__aexit__(kind, error, trace)
+        if self._successor is not None:
+            await self._newest.__aexit__(kind, error, trace)
             return
         was_lost = False
         try:
@@ -232,7 +232,7 @@ class AsyncLease(LeaseBase):
 
     async def _release_at_exit(self, error: BaseException | None, was_lost: bool) -> bool:
         try:
-            return await self.release_until(self.release_by)
+            return await self._release_until(self._release_by)
         except BaseException as failure:
             if not isinstance(failure, Exception):
                 keep_outcome(failure, error)
@@ -240,13 +240,13 @@ class AsyncLease(LeaseBase):
             if error is None and not isinstance(failure, FencingError):
                 raise
             self._log_unreleased(failure)
-            self.release_later()
+            self._release_later()
             return not was_lost
 
-    def release_later(self) -> None:
+    def _release_later(self) -> None:
         """Release in the background what a release at the end of a block did not."""
-        if self.successor is not None:
-            self.newest.release_later()
+        if self._successor is not None:
+            self._newest._release_later()
         elif self._must_release_later():
             self._holding.end("released")
             self._asked = True
@@ -282,7 +282,7 @@ class CancelOnLoss:
     def end(self, error: BaseException | None) -> LeaseLost | None:
         """Return the error to raise in the place of the one that ended the block; None: leave that."""
         task, self._task = self._task, None
-        self._lease = self._lease.newest
+        self._lease = self._lease._newest
         self._lease._cancel = self._outer
         if not self._fired or task is None:
             return None

@@ -100,7 +100,7 @@ class Waiting:
         """Return the block of this process that holds the lock; None: none does."""
         for holding in self._backend.held():
             lease = holding.lease() if holding.fence.resource == self._resource else None
-            find = getattr(lease, "block", None)
+            find = getattr(lease, "_block", None)
             block: Block | None = None if find is None else find()
             if block is not None:
                 return block

@@ -55,9 +55,9 @@ class _Turn:
 
 
 def _turns_of(lease: Lease) -> list[weakref.ref[Any]]:
-    turns: list[weakref.ref[Any]] | None = lease.newest.turns
+    turns: list[weakref.ref[Any]] | None = lease._newest._turns
     if turns is None:
-        turns = lease.newest.turns = lease.newest.__dict__.setdefault("turns", [])
+        turns = lease._newest._turns = lease._newest.__dict__.setdefault("_turns", [])
     return turns
 
 
@@ -68,28 +68,28 @@ def _check(lease: Lease) -> None:
             "reclaim() claims a new fence at the guards, which then refuse late requests; this lock has none: "
             "pass guards=[guard] to it"
         )
-    if lease.inside is not None and len(lease.inside) > 1:
+    if lease._inside is not None and len(lease._inside) > 1:
         raise RuntimeError(
             "a re-entrant block inside the block of this lease uses it, too, and would go on with a fence that has "
             "ended; reclaim it in the outermost block, after the blocks inside have ended"
         )
-    newest = lease.newest
-    if newest.ended not in (None, "reclaimed") or newest._holding.lost is not None:
+    newest = lease._newest
+    if newest._ended not in (None, "reclaimed") or newest._holding.lost is not None:
         raise newest._lost()
 
 
 def _plan_rounds(lease: Lease, ends_at: float | None) -> Plan[Lease]:
-    newest = lease.newest
+    newest = lease._newest
     settings, backend = newest._holding.settings, newest._backend
-    floor = 0 if newest.is_claimed else None
+    floor = 0 if newest._is_claimed else None
     for _ in range(plans.CLAIM_ROUNDS):
-        if newest.replacement is None and floor is not None:
-            newest.begin_reclaim(floor)
-        if newest.replacement is not None:
+        if newest._replacement is None and floor is not None:
+            newest._begin_reclaim(floor)
+        if newest._replacement is not None:
             newest = yield from _plan_replace(newest, ends_at)
         floor = yield from plans.claim_once(backend, newest._holding, settings, ends_at)
         if floor is None:
-            newest.is_claimed = True
+            newest._is_claimed = True
             newest.ensure_held()
             return newest
     newest._holding.lose("stale", f"the storage has admitted the newer fence {floor}")
@@ -99,7 +99,7 @@ def _plan_rounds(lease: Lease, ends_at: float | None) -> Plan[Lease]:
 def _plan_replace(lease: Lease, ends_at: float | None) -> Plan[Lease]:
     """Mint the fence that replaces the lease's own. Return the lease that has it."""
     lease._holding.end("reclaimed")  # an interruption may have come before it
-    token, floor = lease.replacement
+    token, floor = lease._replacement
     settings, backend = lease._holding.settings, lease._backend
     deadline = backend.clock() + settings.request_seconds
     if ends_at is not None:
@@ -110,7 +110,7 @@ def _plan_replace(lease: Lease, ends_at: float | None) -> Plan[Lease]:
         cause = yield from plan_why_gone(backend, lease.fence, settings, backend.clock() + TRY_SECONDS)
         lease._holding.lose_reclaimed(cause)
         raise LeaseLost(fence=lease.fence, reason="gone", cause=cause)
-    successor = None if backend.closed else lease.succeed(grant)
+    successor = None if backend.closed else lease._succeed(grant)
     if successor is not None:
         return successor
     yield Shielded(backend.plan_give_back(grant.fence, settings))

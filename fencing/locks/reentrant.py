@@ -77,11 +77,11 @@ class Block:
     def _begin(self, around: Notes) -> None:
         """Note that the block has begun, inside of these blocks."""
         if self._lock._is_reentrant:
-            self._inside = self._lease.inside = {id(self)}
+            self._inside = self._lease._inside = {id(self)}
         self._thread = get_ident()
         if self._waiter == "task" or self._inside is not None:
             self._task = this_task()
-        self._lease.block = note = weakref.ref(self)
+        self._lease._block = note = weakref.ref(self)
         blocks.set((note, *around) if around else (note,))
 
     def entered_with_others(self) -> Self:
@@ -101,12 +101,12 @@ class Block:
 
     def holds(self, key: tuple[int, str]) -> bool:
         """Return whether the block is believed to hold this lock: the id of its coordinator, and the resource."""
-        return self._lock._key == key and not self._is_over and self._lease.newest.keeps_lock
+        return self._lock._key == key and not self._is_over and self._lease._newest._keeps_lock
 
     def require_not_held(self) -> None:
         """Raise RuntimeError if a block around the current code holds the lock: it would wait for itself."""
         outer = self._surrounding(blocks.get())
-        if outer is not None and outer._lease.newest.keeps_lock:
+        if outer is not None and outer._lease._newest._keeps_lock:
             raise RuntimeError(
                 f"this {self._waiter} holds {self._lock.resource!r} already, in a block around this one, and would "
                 f"wait for itself; hold all locks in the outer block"
@@ -143,7 +143,7 @@ class Block:
             both = self._lock._is_reentrant and block._inside is not None
             if block._thread == thread and (block._task == task or (self._waiter == "thread" and not both)):
                 return block
-            if both and block._lease.newest.keeps_lock:
+            if both and block._lease._newest._keeps_lock:
                 starter = "thread" if block._task is None else "task"
                 raise RuntimeError(
                     f"{self._lock.resource!r} is held by the {starter} that started this one; pass it the lease: "
@@ -160,9 +160,9 @@ class Block:
             ValueError: the lock has other options than that of the outer block. Use the same ones.
             RecursionError: it is nested too deep.
         """
-        lock, lease, inside = self._lock, outer._lease.newest, outer._inside
+        lock, lease, inside = self._lock, outer._lease._newest, outer._inside
         if not lock._is_reentrant or inside is None:
-            if self._timeout is None and lease.keeps_lock:
+            if self._timeout is None and lease._keeps_lock:
                 raise RuntimeError(
                     f"this {self._waiter} holds {lock.resource!r} already, in a block around this one, and would wait "
                     f"for itself for ever; pass the lease on, or use lock.reentrant() for both blocks"
@@ -189,7 +189,7 @@ class Block:
 
     def _explain(self, error: NotAcquired, outer: Block) -> NotAcquired:
         """Return the error that says that the waiter itself has the lock, if it does."""
-        if outer._is_over or not outer._lease.newest.keeps_lock or error.reason != "held":
+        if outer._is_over or not outer._lease._newest._keeps_lock or error.reason != "held":
             return error
         return NotAcquired(
             resource=error.resource, reason="held", waited=error.waited, owner=error.owner, held_by_this=self._waiter
@@ -198,7 +198,7 @@ class Block:
     def __del__(self) -> None:
         lease = getattr(self, "_lease", None)
         if lease is not None and self._leave():  # an interruption skipped the end of the block
-            lease.release_later()
+            lease._release_later()
         elif not getattr(self, "_used", True):
             warn_of_unused("hold()", self._lock.resource, self._waiter)
 

@@ -231,7 +231,7 @@ def _frees_several(backend: Backend, leases: Sequence[Any]) -> bool:
 
 def leases_of(blocks: Sequence[Block]) -> list[Any]:
     """Return the leases that no block inside uses any more."""
-    return [block._lease.newest for block in blocks if block.is_last and block._lease is not None]
+    return [block._lease._newest for block in blocks if block.is_last and block._lease is not None]
 
 
 def release_ahead(leases: Sequence[Any]) -> Plan[None]:
@@ -239,13 +239,13 @@ def release_ahead(leases: Sequence[Any]) -> Plan[None]:
     by_backend: dict[int, list[Any]] = {}
     for lease in reversed(leases):
         by_backend.setdefault(id(lease._backend), []).append(lease)
-        lease.release_by = lease._backend.clock() + lease._holding.settings.request_seconds  # for all together
+        lease._release_by = lease._backend.clock() + lease._holding.settings.request_seconds  # for all together
     for several in by_backend.values():
         backend: Any = several[0]._backend
-        begun = [lease for lease in several if lease.begin_release_ahead()] if _frees_several(backend, several) else []
+        begun = [lease for lease in several if lease._begin_release_ahead()] if _frees_several(backend, several) else []
         if not begun:
             continue
-        settings, deadline = begun[0]._holding.settings, begun[0].release_by
+        settings, deadline = begun[0]._holding.settings, begun[0]._release_by
         try:
             fences = [lease.fence for lease in begun]
             freed = yield At(backend, backend.plan_release_all(fences, settings, deadline=deadline))
@@ -253,4 +253,4 @@ def release_ahead(leases: Sequence[Any]) -> Plan[None]:
             continue
         for lease, is_freed in zip(begun, freed, strict=True):
             if is_freed is not None:
-                lease.end_release_ahead(is_freed)
+                lease._end_release_ahead(is_freed)

@@ -163,7 +163,7 @@ class Claims(CoordinatorTests):
         here, there, name = self._make(guards=[guard]), self._make(guards=[guard]), self._name()
         lease = self.call(here.acquire, name)
         text = str(lease.detach())
-        assert lease.ended == "detached"
+        assert self.expect(LeaseLost, lease.ensure_held).reason == "detached"
         assert self.call(lease.release) is False, "it is not ours to release any more"
         adopted = self.call(there.lock(name).adopt, Fence.parse(text))
         assert adopted.fence.number > lease.fence.number

@@ -226,7 +226,7 @@ class _Lease:
 
     def __init__(self, mine: Fence, ended: str | None = None) -> None:
         self.fence = mine
-        self.ended = ended
+        self._ended = ended
 
     def remaining(self) -> float:
         return 5.0

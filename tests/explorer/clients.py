@@ -258,7 +258,7 @@ def _acquired(program: Program, local: Local, result: Any) -> Local:
 def _reclaimed(local: Local, lease: Lease) -> Local:
     if lease.held:
         return local._replace(phase="read", fence=lease.fence, others=())
-    asked = "" if lease.replacement is None else lease.replacement[0]
+    asked = "" if lease._replacement is None else lease._replacement[0]
     return local._replace(phase="release", fence=lease.fence, others=(), asked=asked, unknown=None, writes=0)
 
 
@@ -367,7 +367,7 @@ def _plan(program: Program, coordinator: RedisPlans, local: Local) -> Plan[Any]:
         return _plan_reclaim(program, _lease(program, coordinator, local.fence))
     if local.asked:
         lease = _lease(program, coordinator, local.fence)
-        lease.replacement = local.asked, 0
+        lease._replacement = local.asked, 0
         return lease._plan_release(None)
     return plans.release(coordinator, local.fence, program.settings)
 
@@ -383,9 +383,9 @@ def _plan_reclaim(program: Program, lease: Lease) -> Plan[Lease]:
             newest: Lease = yield from plan_reclaim(lease, RECLAIM_SECONDS)
             return newest
         except FencingError:
-            if lease.newest.held:  # without one of the rules
+            if lease._newest.held:  # without one of the rules
                 break
-    return lease.newest
+    return lease._newest
 
 
 def _not_performed(effect: Effect) -> None:

@@ -239,14 +239,14 @@ class NotEnded(Leased):
 
     def _loss(self) -> LossReason | None:
         reason = super()._loss()
-        return None if reason == "reclaimed" and self.replacement is not None else reason
+        return None if reason == "reclaimed" and self._replacement is not None else reason
 
 
 class NotAwaited(Leased):
     """A lease that goes on with its new fence before the claim has an answer."""
 
     def _loss(self) -> LossReason | None:
-        return super()._loss() if self.is_claimed else None
+        return super()._loss() if self._is_claimed else None
 
 
 class FreesOne(Leased):

@@ -201,7 +201,7 @@ def test_a_claim_on_an_absent_mark_exceeds_the_floor() -> None:
 class Carrier:
     def __init__(self, fence: Any, ended: str | None = None) -> None:
         self.fence = fence
-        self.ended = ended
+        self._ended = ended
 
 
 def test_a_guard_takes_any_object_that_carries_a_fence() -> None:

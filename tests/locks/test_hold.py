@@ -48,7 +48,7 @@ def test_the_lock_is_held_in_the_block_and_free_afterwards(side: MemorySide) -> 
     assert seen == [(True, True)]
     assert side.holder() is None
     assert not lease.held
-    assert lease.ended == "released"
+    assert lease._ended == "released"
     assert lease.fence.resource == "r", "readable afterwards, for logs"
 
 
@@ -170,14 +170,14 @@ def test_a_stale_fence_of_another_resource_does_not_end_this_lease(side: MemoryS
         lease.ensure_held()
 
     lease = in_block(side, side.coordinator(), body)
-    assert lease.ended == "released"
+    assert lease._ended == "released"
     assert not lease.lost.is_set()
 
 
 def test_a_lease_that_was_detached_in_the_block_is_not_released(side: MemorySide) -> None:
     coordinator = side.coordinator()
     lease = in_block(side, coordinator, lambda lease: lease.detach())
-    assert lease.ended == "detached"
+    assert lease._ended == "detached"
     assert side.holder().number == lease.fence.number
     adopted = side.call(coordinator.lock("r").adopt, lease.fence)
     side.call(adopted.release)

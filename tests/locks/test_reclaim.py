@@ -69,13 +69,13 @@ def test_the_new_fence_is_claimed_and_the_old_one_is_refused_everywhere(side: Me
         side.call(guard.write, late, "key", "late")
     with pytest.raises(LeaseLost, match=r"use the lease that reclaim\(\) returned") as caught:
         side.call(guard.write, lease, "key", "old")
-    assert caught.value.reason == lease.ended == "reclaimed"
+    assert caught.value.reason == lease._ended == "reclaimed"
     assert not lease.held
     side.call(guard.write, fresh, "key", "new")
     assert side.holder().number == fresh.fence.number
     assert side.call(lease.release) is True, "also the old lease releases the lock that its successor holds"
     assert side.holder() is None
-    assert fresh.ended == "released"
+    assert fresh._ended == "released"
 
 
 def test_the_block_of_hold_follows_the_newest_lease(side: MemorySide) -> None:
@@ -88,11 +88,11 @@ def test_the_block_of_hold_follows_the_newest_lease(side: MemorySide) -> None:
             assert side.holder().number == second.fence.number
             third = await done(lease.reclaim())
             assert third.fence.number > second.fence.number, "on any of them, it replaces the newest fence"
-            assert second.ended == "reclaimed"
+            assert second._ended == "reclaimed"
         return third
 
     second = play(side, story)
-    assert second.ended == "released"
+    assert second._ended == "released"
     assert side.holder() is None
 
 
@@ -127,7 +127,7 @@ def test_a_lost_answer_keeps_the_lock_and_the_next_call_has_the_same_token(side:
     asked = losing(side, coordinator, "remint")
     with pytest.raises(CoordinatorUnavailable, match=r"call reclaim\(\) again, on the same lease"):
         side.call(lease.reclaim)
-    assert lease.ended == "reclaimed"
+    assert lease._ended == "reclaimed"
     assert side.holder().number > lease.fence.number, "the lock is kept"
     asked.pop(0)
     [(_, token, *_rest)] = asked
@@ -454,7 +454,7 @@ def test_a_block_inside_gets_no_lease_whose_fence_is_not_claimed_yet(side: Memor
             guard.before_claim = unavailable
             with pytest.raises(GuardUnavailable):
                 await done(lease.reclaim())
-            assert not lease.newest.held
+            assert not lease._newest.held
             with pytest.raises(LeaseLost):
                 async with block(lock):
                     pass
@@ -519,7 +519,7 @@ def test_a_release_at_the_moment_of_succession_is_no_belief(side: MemorySide) ->
     with pytest.raises(LeaseLost) as caught:
         side.call(lease.reclaim)
     assert caught.value.reason == "released"
-    assert lease.newest._holding.ended == "released"
+    assert lease._newest._holding.ended == "released"
     assert side.holder() is None
 
 
@@ -540,7 +540,7 @@ def test_a_thread_that_releases_beside_a_reclaim_frees_what_it_got() -> None:
     fresh = lease.reclaim()
     threads[0].join(20)
     assert side.holder() is None
-    assert fresh.ended == "released"
+    assert fresh._ended == "released"
 
 
 def test_a_closed_coordinator_reclaims_nothing(side: MemorySide) -> None:

@@ -175,7 +175,7 @@ def test_a_forked_child_does_not_hold_it() -> None:
         clock.advance(60)
         with lock.hold(timeout=0) as own, lock.hold() as inner:
             assert own is inner
-            assert own.ended is None
+            assert own._ended is None
             assert own is not lease
         assert not table._held
 

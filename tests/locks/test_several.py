@@ -58,7 +58,7 @@ def test_all_are_held_in_the_order_given_and_released(side: MemorySide) -> None:
 
     leases = in_block(side, side.coordinator().hold_all(["b", "a"], timeout=5), body)
     assert free(side, "a", "b")
-    assert all(each.ended == "released" for each in leases)
+    assert all(each._ended == "released" for each in leases)
 
 
 def test_an_error_of_the_block_comes_out_and_all_are_released(side: MemorySide) -> None:

@@ -217,7 +217,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a-child-task-waits-for-its-parent",
         "fencing/locks/reentrant.py",
-        "            if both and block._lease.newest.keeps_lock:",
+        "            if both and block._lease._newest._keeps_lock:",
         "            if False:",
         ("tests/locks/test_reentrant_contexts.py::test_a_child_task_is_told",),
     ),
@@ -252,7 +252,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a-lease-that-ended-forbids-another-hold",
         "fencing/locks/reentrant.py",
-        "if self._timeout is None and lease.keeps_lock:",
+        "if self._timeout is None and lease._keeps_lock:",
         "if self._timeout is None:",
         ("tests/locks/test_self_wait.py::test_a_lease_that_ended_does_not_count",),
     ),
@@ -280,7 +280,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a-loss-inside-is-told-late",
         "fencing/locks/hold_async.py",
-        "            # SYNC instead: lease.leave_inner(error)\n            lease.leave_inner(loss or error)\n",
+        "            # SYNC instead: lease._leave_inner(error)\n            lease._leave_inner(loss or error)\n",
         "",
         (
             "tests/locks/test_reentrant.py::test_a_loss_is_raised_at_the_end_of_an_inner_block",
@@ -327,7 +327,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a-reclaimed-lease-still-writes",
         "fencing/locks/lease.py",
-        'return None if self.replacement is None else "reclaimed"',
+        'return None if self._replacement is None else "reclaimed"',
         "return None",
         ("tests/locks/test_reclaim.py::test_the_new_fence_is_claimed_and_the_old_one_is_refused_everywhere",),
     ),
@@ -341,14 +341,14 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a-repeated-reclaim-has-another-token",
         "fencing/locks/reclaim.py",
-        "    token, floor = lease.replacement\n",
-        "    token, floor = plans.new_token(), lease.replacement[1]\n",
+        "    token, floor = lease._replacement\n",
+        "    token, floor = plans.new_token(), lease._replacement[1]\n",
         ("tests/locks/test_reclaim.py::test_a_lost_answer_keeps_the_lock_and_the_next_call_has_the_same_token",),
     ),
     Mutant(
         "the-end-of-a-block-frees-only-the-fence-it-knows",
         "fencing/locks/lease.py",
-        "return [] if self.replacement is None else",
+        "return [] if self._replacement is None else",
         "return [] if True else",
         ("tests/locks/test_reclaim.py::test_leaving_the_block_frees_both_tokens_of_a_remint_without_an_answer",),
     ),
@@ -362,8 +362,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "an-inner-block-gets-a-fence-that-is-not-claimed",
         "fencing/locks/lease.py",
-        "        if not self.is_claimed:\n            return self.ended",
-        "        if False:\n            return self.ended",
+        "        if not self._is_claimed:\n            return self._ended",
+        "        if False:\n            return self._ended",
         ("tests/locks/test_reclaim.py::test_a_block_inside_gets_no_lease_whose_fence_is_not_claimed_yet",),
     ),
     Mutant(

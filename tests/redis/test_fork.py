@@ -24,7 +24,7 @@ def test_the_childs_copy_of_a_lease_is_not_held_and_its_release_does_nothing(any
 
         def check() -> None:
             assert not lease.held
-            assert lease.ended == "forked"
+            assert lease._ended == "forked"
             assert lease.remaining() == 0.0
             assert lease.release() is False
             for use in (lease.ensure_held, lease.renew, lease.detach, lambda: as_fence(lease)):

@@ -165,7 +165,7 @@ def test_closing_in_a_block_releases(side: Side, any_redis: RedisServer) -> None
     lease = side.call(coordinator.acquire, "r")
     side.call(coordinator.close)
     assert client.get("r") is None
-    assert lease.ended == "released"
+    assert lease._ended == "released"
     assert side.call(lease.release) is True
     with pytest.raises(RuntimeError):
         side.call(coordinator.acquire, "r")

@@ -162,13 +162,13 @@ def test_a_newer_holder_ends_it(shop: Shop) -> None:
 def test_a_lease_that_ends_meanwhile(shop: Shop) -> None:
     class Lease:
         fence = MINE
-        ended: str | None = None
+        _ended: str | None = None
 
     lease = Lease()
     shop.beside.claim(MINE)
 
     def end() -> None:
-        lease.ended = "released"
+        lease._ended = "released"
 
     function = shop.function(end, shop.undone(RETRIED[shop.kind][0]))
     shop.side.expect(LeaseLost, shop.guard.run, lease, function)
