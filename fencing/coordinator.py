@@ -1,45 +1,44 @@
 # Made from coordinator_async.py by `make faces`: change that file, not this one.
 """The base class of sync coordinators, which mint fences.
 
-A backend adds its plans and ``perform``: see ``fencing/locks/backend.py`` and docs/coordinators/your-own.md.
+Each has a backend, which knows the service: see ``fencing/locks/backend.py`` and docs/coordinators/your-own.md.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from functools import lru_cache, partial
 from types import TracebackType
-from typing import Any, ClassVar, Self, Unpack, overload
+from typing import Self, Unpack, overload
 
 from fencing.kernel.effects import run
 from fencing.kernel.errors import FencingError
 from fencing.kernel.fence import Fence
 from fencing.locks.arguments import check_adoptable, without_reentrant
 from fencing.locks.backend import Backend, ForcedRelease, Holder
-from fencing.locks.capabilities import check_capabilities
+from fencing.locks.coordinator import CoordinatorBase
 from fencing.locks.give_back import GiveBack, log_unreleased
 from fencing.locks.hold_several import HoldAll
-from fencing.locks.holding import Holding
 from fencing.locks.lease import Lease
 from fencing.locks.listing import Pattern, check_listing, plan_page
 from fencing.locks.lock import FencedLock
 from fencing.locks.locked import MOST_NAMES, Decorator, check_template, locked
 from fencing.locks.renewal import Renewal
-from fencing.locks.settings import CoordinatorOptions, LockOptions, Settings, check_prefix, check_timeout
+from fencing.locks.settings import CoordinatorOptions, LockOptions, check_timeout
 from fencing.locks.several import check_locks, check_names
 
 
-class Coordinator(Backend):
+class Coordinator(CoordinatorBase):
     """The base of all sync coordinators, which take locks and mint fences.
 
-    It is thread-safe; make one per process and service.
+    It is thread-safe; make one per process and service: one of a subclass, which has its backend.
 
     A coordinator does not make data safe. Two clients can hold a lock at the same time, if a pause outlasts the ttl or
     the service loses data. The guards make data safe: they refuse every holder but the newest.
 
     Args:
+        backend: what the service can do, for a coordinator of your own; no other coordinator may have it.
         options: the options of its locks. ``ttl``: seconds after which a lock frees itself unless it is renewed, 10 by
             default. ``guards``: the guards at which every fence is claimed before its holder continues. ``renew``:
             whether leases are renewed automatically, every third of the ttl, from the grant until they are released,
@@ -55,18 +54,11 @@ class Coordinator(Backend):
         TypeError, ValueError: an option has a wrong value, or the service cannot do it. Correct it as the message says.
     """
 
-    asynchronous: ClassVar[bool] = False
-
-    def __init__(self, **options: Unpack[CoordinatorOptions]) -> None:
-        self.prefix = check_prefix(options.pop("prefix", None))
-        settings = Settings().changed(options, asynchronous=False, coordinator=type(self))
-        self.settings = check_capabilities(self, settings, settings.ttl)
-        self._renewal = Renewal(self)
-        self._give_back = GiveBack(self)
-
-    @abstractmethod
-    def perform(self, effect: Any) -> Any:
-        """Perform one effect that this coordinator's plans yielded, within the effect's time limit."""
+    def __init__(self, backend: Backend, **options: Unpack[CoordinatorOptions]) -> None:
+        self._begin(backend, options, asynchronous=False)
+        self._renewal, self._give_back = Renewal(backend), GiveBack(backend)
+        backend.track, backend.held = self._renewal.track, self._renewal.held
+        backend.give_back_later = self._give_back.later
 
     def lock(self, resource: str, *, reentrant: bool = False, **options: Unpack[LockOptions]) -> FencedLock:
         """Return the lock of a resource. It is cheap, so make one whenever you need it.
@@ -174,12 +166,12 @@ class Coordinator(Backend):
             CoordinatorUnavailable: no answer. Retry.
             TypeError: the coordinator cannot list holders. Ask :meth:`holder` for each.
         """
-        return self._holders(check_listing(self, pattern))
+        return self._holders(check_listing(self._backend, pattern))
 
     def _holders(self, pattern: Pattern) -> Iterator[tuple[str, Holder]]:
         page: str | None = None
         while page != "":
-            found, page = run(plan_page(self, pattern, page or ""), self.perform)
+            found, page = run(plan_page(self._backend, pattern, page or ""), self._backend.perform)
             yield from found
 
     def adopt(self, fence: Fence) -> Lease:
@@ -194,39 +186,29 @@ class Coordinator(Backend):
         """Take the lock from its holder, and free it: :meth:`fencing.FencedLock.force_release`."""
         return self.lock(resource).force_release(number)
 
-    def track(self, holding: Holding) -> None:
-        """Watch a holding, and renew it, until it ends."""
-        self._renewal.track(holding)
-
-    def held(self) -> list[Holding]:
-        """Return the holdings of this process that have not ended."""
-        return self._renewal.held()
-
-    def give_back_later(self, fence: Fence, settings: Settings) -> None:
-        """Release a grant that will not be used in the background, for at most an hour."""
-        self._give_back.later(fence, settings)
-
     def close(self) -> None:
         """Release the locks that are still held, close the connections, and stop renewal. Idempotent.
 
         The releases take at most a second together. The locks that could not be released are logged; they free
         themselves after their ttl. A release at the end of a block is still possible.
         """
-        self.closed = True
+        backend = self._backend
+        backend.closed = True
         self._renewal.close()
-        unreleased, closed_at = [], self.give_back_deadline(self.settings)
-        for holding in self.held():
+        unreleased, closed_at = [], backend.give_back_deadline(backend.settings)
+        for holding in backend.held():
             lease = holding.lease()
             if not isinstance(lease, Lease):  # it is being claimed; its plan notices, and gives it back
                 continue
             try:
-                if self.clock() < closed_at:
+                if backend.clock() < closed_at:
                     lease._release_until(closed_at)
                     continue
             except FencingError:
                 pass
             unreleased.append(holding.fence.resource)
         log_unreleased(unreleased)
+        backend.close()
 
     def __enter__(self) -> Self:
         return self

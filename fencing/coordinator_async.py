@@ -1,44 +1,43 @@
 """The base class of async coordinators, which mint fences.
 
-A backend adds its plans and ``perform``: see ``fencing/locks/backend.py`` and docs/coordinators/your-own.md.
+Each has a backend, which knows the service: see ``fencing/locks/backend.py`` and docs/coordinators/your-own.md.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AbstractAsyncContextManager
 from functools import lru_cache, partial
 from types import TracebackType
-from typing import Any, ClassVar, Self, Unpack, overload
+from typing import Self, Unpack, overload
 
 from fencing.kernel.effects import run_async
 from fencing.kernel.errors import FencingError
 from fencing.kernel.fence import Fence
 from fencing.locks.arguments import check_adoptable, without_reentrant
 from fencing.locks.backend import Backend, ForcedRelease, Holder
-from fencing.locks.capabilities import check_capabilities
+from fencing.locks.coordinator import CoordinatorBase
 from fencing.locks.give_back import AsyncGiveBack, log_unreleased
 from fencing.locks.hold_several_async import AsyncHoldAll
-from fencing.locks.holding import Holding
 from fencing.locks.lease_async import AsyncLease
 from fencing.locks.listing import Pattern, check_listing, plan_page
 from fencing.locks.lock_async import AsyncFencedLock
 from fencing.locks.locked import MOST_NAMES, AsyncDecorator, check_template, locked_async
 from fencing.locks.renewal import AsyncRenewal
-from fencing.locks.settings import AsyncCoordinatorOptions, AsyncLockOptions, Settings, check_prefix, check_timeout
+from fencing.locks.settings import AsyncCoordinatorOptions, AsyncLockOptions, check_timeout
 from fencing.locks.several import check_locks, check_names
 
 
-class AsyncCoordinator(Backend):
+class AsyncCoordinator(CoordinatorBase):
     """The base of all async coordinators, which take locks and mint fences.
 
-    Make one per process and service.
+    Make one per process and service: one of a subclass, which has its backend.
 
     A coordinator does not make data safe. Two clients can hold a lock at the same time, if a pause outlasts the ttl or
     the service loses data. The guards make data safe: they refuse every holder but the newest.
 
     Args:
+        backend: what the service can do, for a coordinator of your own; no other coordinator may have it.
         options: the options of its locks. ``ttl``: seconds after which a lock frees itself unless it is renewed, 10
             by default. ``guards``: the guards (async ones) at which every fence is claimed before its holder
             continues. ``renew``: whether leases are renewed automatically, every third of the ttl, from the grant
@@ -63,19 +62,12 @@ class AsyncCoordinator(Backend):
     # SYNC "``stall_limit``: ... by default.":
     # SYNC "A lease is renewed beside ... the lease expires.":
 
-    # SYNC instead: asynchronous: ClassVar[bool] = False
-    asynchronous: ClassVar[bool] = True
-
-    def __init__(self, **options: Unpack[AsyncCoordinatorOptions]) -> None:
-        self.prefix = check_prefix(options.pop("prefix", None))
-        settings = Settings().changed(options, asynchronous=True, coordinator=type(self))
-        self.settings = check_capabilities(self, settings, settings.ttl)
-        self._renewal = AsyncRenewal(self)
-        self._give_back = AsyncGiveBack(self)
-
-    @abstractmethod
-    async def perform(self, effect: Any) -> Any:
-        """Perform one effect that this coordinator's plans yielded, within the effect's time limit."""
+    def __init__(self, backend: Backend, **options: Unpack[AsyncCoordinatorOptions]) -> None:
+        # SYNC instead: self._begin(backend, options, asynchronous=False)
+        self._begin(backend, options, asynchronous=True)
+        self._renewal, self._give_back = AsyncRenewal(backend), AsyncGiveBack(backend)
+        backend.track, backend.held = self._renewal.track, self._renewal.held
+        backend.give_back_later = self._give_back.later
 
     def lock(self, resource: str, *, reentrant: bool = False, **options: Unpack[AsyncLockOptions]) -> AsyncFencedLock:
         """Return the lock of a resource. It is cheap, so make one whenever you need it.
@@ -193,12 +185,12 @@ class AsyncCoordinator(Backend):
             CoordinatorUnavailable: no answer. Retry.
             TypeError: the coordinator cannot list holders. Ask :meth:`holder` for each.
         """
-        return self._holders(check_listing(self, pattern))
+        return self._holders(check_listing(self._backend, pattern))
 
     async def _holders(self, pattern: Pattern) -> AsyncIterator[tuple[str, Holder]]:
         page: str | None = None
         while page != "":
-            found, page = await run_async(plan_page(self, pattern, page or ""), self.perform)
+            found, page = await run_async(plan_page(self._backend, pattern, page or ""), self._backend.perform)
             # SYNC: yield from found
             for each in found:  # ASYNC
                 yield each
@@ -215,33 +207,22 @@ class AsyncCoordinator(Backend):
         """Take the lock from its holder, and free it: :meth:`fencing.AsyncFencedLock.force_release`."""
         return await self.lock(resource).force_release(number)
 
-    def track(self, holding: Holding) -> None:
-        """Watch a holding, and renew it, until it ends."""
-        self._renewal.track(holding)
-
-    def held(self) -> list[Holding]:
-        """Return the holdings of this process that have not ended."""
-        return self._renewal.held()
-
-    def give_back_later(self, fence: Fence, settings: Settings) -> None:
-        """Release a grant that will not be used in the background, for at most an hour."""
-        self._give_back.later(fence, settings)
-
     async def close(self) -> None:
         """Release the locks that are still held, close the running loop's connections, and stop renewal. Idempotent.
 
         The releases take at most a second together. The locks that could not be released are logged; they free
         themselves after their ttl. A release at the end of a block is still possible.
         """
-        self.closed = True
+        backend = self._backend
+        backend.closed = True
         self._renewal.close()
-        unreleased, closed_at = [], self.give_back_deadline(self.settings)
-        for holding in self.held():
+        unreleased, closed_at = [], backend.give_back_deadline(backend.settings)
+        for holding in backend.held():
             lease = holding.lease()
             if not isinstance(lease, AsyncLease):  # it is being claimed; its plan notices, and gives it back
                 continue
             try:
-                if self.clock() < closed_at:
+                if backend.clock() < closed_at:
                     await lease._release_until(closed_at)
                     continue
             except FencingError:
@@ -249,6 +230,10 @@ class AsyncCoordinator(Backend):
             unreleased.append(holding.fence.resource)
         log_unreleased(unreleased)
         await self._renewal.wait_until_over()  # ASYNC
+        # SYNC instead: backend.close()
+        closing = backend.close()
+        if closing is not None:  # ASYNC
+            await closing
 
     async def __aenter__(self) -> Self:
         return self

@@ -67,6 +67,7 @@ class RedisPyLock(RedisPyLockBase, redis.lock.Lock):
         renew: bool = False,
     ) -> None:
         self.coordinator = coordinator_of(redis, asynchronous=False)  # first: it refuses what is no client
+        self._backend = self.coordinator._backend
         super().__init__(redis, name, timeout, sleep, blocking, blocking_timeout, thread_local)
         self._prepare(guards, renew, raise_on_release_error)
 
@@ -124,7 +125,7 @@ class RedisPyLock(RedisPyLockBase, redis.lock.Lock):
 
     def _acquire(self, seconds: float) -> bool:
         try:
-            run(self._plan_acquire(seconds), self.coordinator.perform)
+            run(self._plan_acquire(seconds), self._backend.perform)
         except NotAcquired:
             return False
         except CoordinatorUnavailable as error:
@@ -144,7 +145,7 @@ class RedisPyLock(RedisPyLockBase, redis.lock.Lock):
             if lease is not None:
                 freed = lease.release()
             else:
-                freed = run(self._plan_release_token(token), self.coordinator.perform)
+                freed = run(self._plan_release_token(token), self._backend.perform)
         except BaseException as error:
             self._put_back(held)
             if isinstance(error, CoordinatorUnavailable):
@@ -164,7 +165,7 @@ class RedisPyLock(RedisPyLockBase, redis.lock.Lock):
             super().register_scripts()
             return super().do_extend(additional_time, replace_ttl)
         try:
-            return run(self._plan_extend(lease, additional_time, replace_ttl), self.coordinator.perform)
+            return run(self._plan_extend(lease, additional_time, replace_ttl), self._backend.perform)
         except CoordinatorUnavailable as error:
             raise_unavailable(error)
 

@@ -70,6 +70,7 @@ class AsyncRedisPyLock(RedisPyLockBase, redis.asyncio.lock.Lock):
         renew: bool = False,
     ) -> None:
         self.coordinator = coordinator_of(redis, asynchronous=True)  # first: it refuses what is no client
+        self._backend = self.coordinator._backend
         super().__init__(redis, name, timeout, sleep, blocking, blocking_timeout, thread_local)
         self._prepare(guards, renew, raise_on_release_error)
 
@@ -135,7 +136,7 @@ class AsyncRedisPyLock(RedisPyLockBase, redis.asyncio.lock.Lock):
 
     async def _acquire(self, seconds: float) -> bool:
         try:
-            await run_async(self._plan_acquire(seconds), self.coordinator.perform)
+            await run_async(self._plan_acquire(seconds), self._backend.perform)
         except NotAcquired:
             return False
         except CoordinatorUnavailable as error:
@@ -157,7 +158,7 @@ class AsyncRedisPyLock(RedisPyLockBase, redis.asyncio.lock.Lock):
             if lease is not None:
                 freed = await lease.release()
             else:
-                freed = await run_async(self._plan_release_token(token), self.coordinator.perform)
+                freed = await run_async(self._plan_release_token(token), self._backend.perform)
         except BaseException as error:
             self._put_back(held)
             if isinstance(error, CoordinatorUnavailable):
@@ -178,7 +179,7 @@ class AsyncRedisPyLock(RedisPyLockBase, redis.asyncio.lock.Lock):
             super().register_scripts()  # type: ignore[no-untyped-call]
             return await super().do_extend(additional_time, replace_ttl)
         try:
-            return await run_async(self._plan_extend(lease, additional_time, replace_ttl), self.coordinator.perform)
+            return await run_async(self._plan_extend(lease, additional_time, replace_ttl), self._backend.perform)
         except CoordinatorUnavailable as error:
             raise_unavailable(error)
 

@@ -20,6 +20,7 @@ from fencing.kernel.fence import Fence, check_resource, granted_fence
 from fencing.kernel.guard import check_guards
 from fencing.locks import plans
 from fencing.locks.backend import Backend
+from fencing.locks.coordinator import CoordinatorBase
 from fencing.locks.holding import Holding
 from fencing.locks.lease import Lease
 from fencing.locks.lease_async import AsyncLease
@@ -97,7 +98,8 @@ class RedisPyLockBase:
     thread_local: bool
     raise_on_release_error: bool
     local: Any
-    coordinator: Backend
+    coordinator: CoordinatorBase
+    _backend: Backend
     _lease_class: type[Lease] | type[AsyncLease]
 
     def _prepare(self, guards: Iterable[Any], renew: bool, raise_on_release_error: bool) -> None:
@@ -154,11 +156,11 @@ class RedisPyLockBase:
     def _plan_acquire(self, seconds: float) -> Plan[Any]:
         if self._timeout != self.timeout:  # redis-py reads the attribute at each acquire, too
             self._settings, self._timeout = self._settings_of(self.timeout), self.timeout
-        return plans.acquire(self.coordinator, self._resource, self._settings, seconds, self._granted)
+        return plans.acquire(self._backend, self._resource, self._settings, seconds, self._granted)
 
     def _granted(self, holding: Holding) -> Any:
         """Make the lease of a grant. Called inside the plan, so that no interruption comes between."""
-        lease = self._lease_class(self.coordinator, holding)
+        lease = self._lease_class(self._backend, holding)
         local = self.local
         local.lease, local.token = lease, holding.fence.token.encode()
         return lease
@@ -202,7 +204,7 @@ class RedisPyLockBase:
     def _plan_release_token(self, token: Any) -> Plan[bool]:
         text = token if isinstance(token, str) else _text_of(token, "a token")
         # Any number: a release is by the token alone.
-        return plans.release(self.coordinator, granted_fence(self._resource, 1, text), self._settings)
+        return plans.release(self._backend, granted_fence(self._resource, 1, text), self._settings)
 
     def _not_owned(self, lease: Any) -> LockError:
         """Return the error of a release that had nothing to free."""
@@ -221,7 +223,7 @@ class RedisPyLockBase:
         try:
             if not settings.renew:  # or else the next renewal sets the full ttl anyway
                 if not replace:
-                    holder = yield from plans.holder(self.coordinator, self._resource, settings)
+                    holder = yield from plans.holder(self._backend, self._resource, settings)
                     if holder is None or holder.remaining is None:
                         raise LeaseLost(fence=holding.fence, reason="gone")
                     milliseconds += round(holder.remaining * 1000)
@@ -230,7 +232,7 @@ class RedisPyLockBase:
                             f"additional_time leaves less than {MIN_TTL} seconds; release the lock instead"
                         )
                 settings = Settings(ttl=(milliseconds - 0.5) / 1000, renew=False)  # Settings rounds up
-            yield from set_ttl(self.coordinator, holding, settings)
+            yield from set_ttl(self._backend, holding, settings)
         except LeaseLost as lost:
             holding.lose("gone")
             raise LockLost(fence=lost.fence, reason="gone") from None

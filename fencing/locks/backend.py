@@ -1,9 +1,9 @@
 """The interface of backends: their plans, and the values that plans return.
 
 A backend decides without I/O. Each ``plan_…`` is a generator. It yields an effect (data of the backend's own, or one of
-``kernel/effects.py``), is sent the result or thrown the error, and returns a value of this module. The class that a
-user makes adds ``perform``, which performs one effect: see ``fencing/coordinator.py``. ``fencing/memory`` is the
-smallest complete backend.
+``kernel/effects.py``), is sent the result or thrown the error, and returns a value of this module. ``perform`` performs
+one effect. Users do not see a backend: they call a coordinator, which has one. ``fencing/memory`` is the smallest
+complete backend.
 
 Not every service can do everything: see ``fencing/locks/capabilities.py``.
 """
@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar, NoReturn, Protocol
+from typing import Any, ClassVar, Protocol
 
 from fencing.kernel import process
 from fencing.kernel.effects import Plan
@@ -118,8 +118,15 @@ class ForcedRelease:
     fenced: bool
 
 
+def _leave_to_ttl(*_: object) -> None:
+    """Do nothing: without a coordinator, only the ttl frees a lock."""
+
+
 class Backend(ABC):
-    """The decisions of one kind of service, without I/O.
+    """What one kind of service can do: its plans, which decide without I/O, and ``perform``, which does the I/O.
+
+    Its coordinator sets what is not of the service: the settings, and who renews and gives back. Locks and leases use
+    the backend, never the coordinator: so that may be collected before them.
 
     In every plan ``deadline`` is a moment of ``clock``. After it the plan does not retry, but raises
     ``CoordinatorUnavailable``: ``plan_until_answered`` does both. Each plan can be repeated after a lost reply: the
@@ -135,20 +142,29 @@ class Backend(ABC):
     location: str = ""
     """The address with what it does not say, such as the database; for ``repr``."""
 
+    @cached_property
+    def kind(self) -> str:
+        """The name of its coordinator's class, for people. Its coordinator sets it."""
+        return type(self).__name__
+
     settings: Settings
-    """The settings of its locks, unless a lock has its own."""
+    """The settings of its locks, unless a lock has its own. Its coordinator sets them."""
 
     prefix: str = ""
-    """What the resources of all its locks begin with; empty: their names are their resources. Plans get resources."""
+    """What the resources of all its locks begin with; empty: their names are their resources. Plans get resources. Its
+    coordinator sets it."""
 
     perform: Callable[[Any], Any]
-    """Performs one effect of these plans: ``def``, or ``async def`` for asyncio. Coordinators define it."""
+    """Performs one effect of these plans, within the effect's time limit: ``def``, or ``async def`` for asyncio."""
 
-    asynchronous: ClassVar[bool | None] = None
-    """Whether ``perform`` is ``async def``. The bases of coordinators define it."""
+    asynchronous: bool | None = None
+    """Whether ``perform`` is ``async def``; None: it has no coordinator yet. Its coordinator sets it."""
 
-    close: Callable[[], Any]
-    """Closes the connections, and stops renewal. Coordinators define it."""
+    def close(self) -> Any:  # noqa: B027 - it need not be overridden
+        """Close the connections: ``def``, or ``async def`` for asyncio. Its coordinator has released its locks.
+
+        The end of a block may still perform a release, and wait for its answer.
+        """
 
     clock: Callable[[], float] = staticmethod(process.now)
     """The clock of deadlines, in seconds. A clock with ``call_at`` also drives the renewal: see ``fencing.testing``."""
@@ -161,20 +177,14 @@ class Backend(ABC):
     closed: bool = False
     """Whether the coordinator was closed. It then takes no more locks."""
 
-    @staticmethod
-    def shared_by_clients(client: Any) -> Any:
-        """Return what clients share that have the same coordinator: the client itself, or such as its pool.
+    track: Callable[[Holding], None] = staticmethod(_leave_to_ttl)
+    """Watches a holding, and renews it, until it ends. Its coordinator sets it. It does no I/O, so it is not a plan."""
 
-        Locks that are made from clients, one for each request of a service, have one coordinator then.
-        """
-        return client
+    held: Callable[[], list[Holding]] = staticmethod(list)
+    """Returns the holdings of this process that have not ended. Its coordinator sets it."""
 
-    def track(self, holding: Holding) -> None:  # noqa: B027 - it need not be overridden
-        """Watch a holding, and renew it, until it ends. Coordinators do it. It does no I/O, so it is not a plan."""
-
-    def held(self) -> list[Holding]:
-        """Return the holdings of this process that have not ended. Coordinators know them."""
-        return []
+    give_back_later: Callable[[Fence, Settings], None] = staticmethod(_leave_to_ttl)
+    """Releases a grant that will not be used in the background, for at most an hour. Its coordinator sets it."""
 
     @abstractmethod
     def plan_acquire(
@@ -227,14 +237,7 @@ class Backend(ABC):
             options.append("renew=False")
         if settings.guards:
             options.append(f"guards {list(settings.guards)!r}")
-        return f"<{type(self).__name__} at {self.location or self.address}, {', '.join(options)}>"
-
-    def __dir__(self) -> list[str]:
-        """Return what users need, without what only locks and backends call."""
-        return [name for name in super().__dir__() if name not in _INTERNAL and not name.startswith("plan_")]
-
-    def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        raise TypeError("a coordinator has connections, and is neither pickled nor copied; make one in each process")
+        return f"<{self.kind} at {self.location or self.address}, {', '.join(options)}>"
 
     def plan_until_answered(
         self,
@@ -305,30 +308,9 @@ class Backend(ABC):
             if not answered:
                 self.give_back_later(fence, settings)
 
-    def give_back_later(self, fence: Fence, settings: Settings) -> None:  # noqa: B027 - it need not be overridden
-        """Release a grant that will not be used in the background. Coordinators do it; here only the ttl frees it."""
-
     def give_back_deadline(self, settings: Settings) -> float:
         """Return the moment until which giving back a lock may take."""
         return self.clock() + min(settings.request_seconds, GIVE_BACK_SECONDS)
-
-
-_INTERNAL = (
-    {
-        "adoptions",
-        "give_back_deadline",
-        "give_back_later",
-        "held",
-        "perform",
-        "service",
-        "settings",
-        "track",
-        "unanswered",
-    }
-    | {"asynchronous", "clock", "holds_without_ttl", "is_waited_for", "location"}
-    | {"max_renewals", "one_of_many_wins", "session_seconds", "shared_by_clients"}
-    | {"spans_slots", "ttl_per_lock", "counts_waiters"}
-)  # names that ``dir`` does not list
 
 
 def next_number(resource: str, *, last: int, floor: int, clock_us: int) -> int:

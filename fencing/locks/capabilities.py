@@ -152,14 +152,14 @@ def check_capabilities(backend: Backend, settings: Settings, own_ttl: float | No
     """Return the settings if the backend has the capabilities that they need.
 
     Args:
-        backend: the coordinator.
+        backend: the coordinator's.
         settings: the coordinator's or a lock's.
         own_ttl: the coordinator's ttl.
 
     Raises:
         TypeError, ValueError: a capability is missing. Change the options as the message says.
     """
-    kind = type(backend).__name__
+    kind = backend.kind
     session = isinstance(backend, RenewsSession)
     if settings.ttl is None and not isinstance(backend, HoldsWithoutTtl):
         raise TypeError(f"{kind} has no locks without a ttl; pass a ttl in seconds")

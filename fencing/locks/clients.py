@@ -6,13 +6,12 @@ A backend is imported when a client of its service is first used.
 from __future__ import annotations
 
 import importlib
-import inspect
 import threading
 import weakref
 from typing import Any, Protocol
 
 from fencing.kernel import process
-from fencing.locks.backend import Backend
+from fencing.locks.coordinator import CoordinatorBase
 
 _COORDINATORS = {
     "redis": (
@@ -61,11 +60,11 @@ class _Shared:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._made: weakref.WeakKeyDictionary[Any, Backend] = weakref.WeakKeyDictionary()
+        self._made: weakref.WeakKeyDictionary[Any, CoordinatorBase] = weakref.WeakKeyDictionary()
 
-    def get(self, client: Any, kind: Any) -> Backend:
+    def get(self, client: Any, kind: Any) -> CoordinatorBase:
         with self._lock:
-            shared = kind.shared_by_clients(client)
+            shared = kind._shared_by_clients(client)
             attributes = getattr(shared, "__dict__", None)
             found: Any = self._made.get(shared) if attributes is None else attributes.get(_ATTRIBUTE)
             if not isinstance(found, kind) or found.closed:
@@ -74,7 +73,7 @@ class _Shared:
                     self._made[shared] = found
                 else:
                     attributes[_ATTRIBUTE] = found
-            made: Backend = found
+            made: CoordinatorBase = found
             return made
 
     def remake_lock(self) -> None:
@@ -85,16 +84,15 @@ _shared = _Shared()
 process.after_fork(_shared.remake_lock)
 
 
-def coordinator_of(given: Any, *, asynchronous: bool) -> Backend:
+def coordinator_of(given: Any, *, asynchronous: bool) -> CoordinatorBase:
     """Return the given coordinator, or the one that all locks of the given client share.
 
     Raises:
         TypeError: ``given`` is neither, or is async where a sync one is needed, or the reverse.
     """
     lock = "AsyncFencedLock" if asynchronous else "FencedLock"
-    if isinstance(given, Backend):
-        found = given.asynchronous
-        if (inspect.iscoroutinefunction(given.perform) if found is None else found) is not asynchronous:
+    if isinstance(given, CoordinatorBase):
+        if given._backend.asynchronous is not asynchronous:
             wanted = "an async" if asynchronous else "a sync"
             raise TypeError(f"{lock} takes {wanted} coordinator, not {type(given).__name__}")
         return given

@@ -41,7 +41,7 @@ def check_listing(backend: Backend, pattern: str) -> Pattern:
         TypeError: the backend cannot list holders, or the pattern is not a text.
     """
     if not isinstance(backend, ListsHolders):
-        raise TypeError(f"{type(backend).__name__} cannot list holders; ask for each with holder(resource)")
+        raise TypeError(f"{backend.kind} cannot list holders; ask for each with holder(resource)")
     return Pattern(pattern, backend.prefix)
 
 

@@ -12,8 +12,9 @@ from fencing.kernel.errors import NotAcquired
 from fencing.kernel.fence import Fence, check_resource
 from fencing.locks import plans
 from fencing.locks.arguments import NOT_PICKLED, check_forced, check_resource_of, settings_of
-from fencing.locks.backend import Backend, ForcedRelease, Holder
+from fencing.locks.backend import ForcedRelease, Holder
 from fencing.locks.clients import Client, coordinator_of
+from fencing.locks.coordinator import CoordinatorBase
 from fencing.locks.hold import Hold
 from fencing.locks.holding import Holding
 from fencing.locks.lease import Lease
@@ -43,22 +44,23 @@ class FencedLock:
 
     def __init__(
         self,
-        client_or_coordinator: Client | Backend,
+        client_or_coordinator: Client | CoordinatorBase,
         resource: str,
         *,
         reentrant: bool = False,
         **options: Unpack[LockOptions],
     ) -> None:
         self._is_reentrant = reentrant if reentrant is False else check_flag(reentrant, "reentrant")
-        if isinstance(client_or_coordinator, Backend) and client_or_coordinator.asynchronous is False:
-            self.coordinator = client_or_coordinator
+        given = client_or_coordinator
+        if isinstance(given, CoordinatorBase) and given._backend.asynchronous is False:
+            self.coordinator = given
         else:
-            self.coordinator = coordinator_of(client_or_coordinator, asynchronous=False)
-        self.resource = check_resource(resource, self.coordinator.prefix)
-        settings = self.coordinator.settings
-        self._settings = settings_of(self.coordinator, options, asynchronous=False) if options else settings
-        self._key = id(self.coordinator), self.resource
-        self._lease: Callable[[Holding], Lease] = partial(Lease, self.coordinator)
+            self.coordinator = coordinator_of(given, asynchronous=False)
+        self._backend = backend = self.coordinator._backend
+        self.resource = check_resource(resource, backend.prefix)
+        self._settings = settings_of(backend, options, asynchronous=False) if options else backend.settings
+        self._key = id(backend), self.resource
+        self._lease: Callable[[Holding], Lease] = partial(Lease, backend)
 
     def acquire(self, timeout: float | None = None) -> Lease:
         """Wait for the lock, take it, and claim its fence at every guard. Prefer :meth:`hold`, which also releases it.
@@ -74,8 +76,8 @@ class FencedLock:
             CoordinatorUnavailable, GuardUnavailable: no answer in time; the lock was given back. Retry.
             MarkImplausible, GuardNotEnforceable: the set-up is broken. Change it as the message says.
         """
-        plan = plans.acquire(self.coordinator, self.resource, self._settings, check_timeout(timeout), self._lease)
-        return run(plan, self.coordinator.perform)
+        plan = plans.acquire(self._backend, self.resource, self._settings, check_timeout(timeout), self._lease)
+        return run(plan, self._backend.perform)
 
     def try_acquire(self) -> Lease | None:
         """Try once to take the lock, and claim its fence at every guard.
@@ -145,8 +147,8 @@ class FencedLock:
             NotAcquired: the lock was given back, and the fence is used up. Acquire the lock.
             TypeError, ValueError: ``fence`` is not a Fence, or is of another resource. Pass the right one.
         """
-        plan = plans.adopt(self.coordinator, check_resource_of(fence, self.resource), self._settings, self._lease)
-        return run(plan, self.coordinator.perform)
+        plan = plans.adopt(self._backend, check_resource_of(fence, self.resource), self._settings, self._lease)
+        return run(plan, self._backend.perform)
 
     def holder(self) -> Holder | None:
         """Describe the holder of the lock, for people; None: the lock is free.
@@ -156,8 +158,8 @@ class FencedLock:
         Raises:
             CoordinatorUnavailable: no answer. Retry.
         """
-        plan = plans.holder(self.coordinator, self.resource, self._settings)
-        return run(plan, self.coordinator.perform)
+        plan = plans.holder(self._backend, self.resource, self._settings)
+        return run(plan, self._backend.perform)
 
     @overload
     def force_release(self) -> ForcedRelease: ...
@@ -187,8 +189,8 @@ class FencedLock:
                 free, but the holder may not be shut out. Repeat it.
             TypeError, ValueError: ``number`` is no fencing number. Pass the holder's ``number``.
         """
-        plan = plans.force_release(self.coordinator, self.resource, self._settings, check_forced(number))
-        return run(plan, self.coordinator.perform)
+        plan = plans.force_release(self._backend, self.resource, self._settings, check_forced(number))
+        return run(plan, self._backend.perform)
 
     def __repr__(self) -> str:
         return f"<FencedLock of {self.resource!r}>"

@@ -11,8 +11,9 @@ from fencing.kernel.errors import NotAcquired
 from fencing.kernel.fence import Fence, check_resource
 from fencing.locks import plans
 from fencing.locks.arguments import NOT_PICKLED, check_forced, check_resource_of, settings_of
-from fencing.locks.backend import Backend, ForcedRelease, Holder
+from fencing.locks.backend import ForcedRelease, Holder
 from fencing.locks.clients import Client, coordinator_of
+from fencing.locks.coordinator import CoordinatorBase
 from fencing.locks.hold_async import AsyncHold
 from fencing.locks.holding import Holding
 from fencing.locks.lease_async import AsyncLease
@@ -44,23 +45,24 @@ class AsyncFencedLock:
 
     def __init__(
         self,
-        client_or_coordinator: Client | Backend,
+        client_or_coordinator: Client | CoordinatorBase,
         resource: str,
         *,
         reentrant: bool = False,
         **options: Unpack[AsyncLockOptions],
     ) -> None:
         self._is_reentrant = reentrant if reentrant is False else check_flag(reentrant, "reentrant")
-        # SYNC instead: if isinstance(client_or_coordinator, Backend) and client_or_coordinator.asynchronous is False:
-        if isinstance(client_or_coordinator, Backend) and client_or_coordinator.asynchronous is True:
-            self.coordinator = client_or_coordinator
+        given = client_or_coordinator
+        # SYNC instead: if isinstance(given, CoordinatorBase) and given._backend.asynchronous is False:
+        if isinstance(given, CoordinatorBase) and given._backend.asynchronous is True:
+            self.coordinator = given
         else:
-            self.coordinator = coordinator_of(client_or_coordinator, asynchronous=True)
-        self.resource = check_resource(resource, self.coordinator.prefix)
-        settings = self.coordinator.settings
-        self._settings = settings_of(self.coordinator, options, asynchronous=True) if options else settings
-        self._key = id(self.coordinator), self.resource
-        self._lease: Callable[[Holding], AsyncLease] = partial(AsyncLease, self.coordinator)
+            self.coordinator = coordinator_of(given, asynchronous=True)
+        self._backend = backend = self.coordinator._backend
+        self.resource = check_resource(resource, backend.prefix)
+        self._settings = settings_of(backend, options, asynchronous=True) if options else backend.settings
+        self._key = id(backend), self.resource
+        self._lease: Callable[[Holding], AsyncLease] = partial(AsyncLease, backend)
 
     async def acquire(self, timeout: float | None = None) -> AsyncLease:
         """Wait for the lock, take it, and claim its fence at every guard. Prefer :meth:`hold`, which also releases it.
@@ -80,8 +82,8 @@ class AsyncFencedLock:
         """
         # SYNC "If the task is cancelled ...":
         # SYNC "this was awaited": this returns
-        plan = plans.acquire(self.coordinator, self.resource, self._settings, check_timeout(timeout), self._lease)
-        return await run_async(plan, self.coordinator.perform)
+        plan = plans.acquire(self._backend, self.resource, self._settings, check_timeout(timeout), self._lease)
+        return await run_async(plan, self._backend.perform)
 
     async def try_acquire(self) -> AsyncLease | None:
         """Try once to take the lock, and claim its fence at every guard.
@@ -165,8 +167,8 @@ class AsyncFencedLock:
             NotAcquired: the lock was given back, and the fence is used up. Acquire the lock.
             TypeError, ValueError: ``fence`` is not a Fence, or is of another resource. Pass the right one.
         """
-        plan = plans.adopt(self.coordinator, check_resource_of(fence, self.resource), self._settings, self._lease)
-        return await run_async(plan, self.coordinator.perform)
+        plan = plans.adopt(self._backend, check_resource_of(fence, self.resource), self._settings, self._lease)
+        return await run_async(plan, self._backend.perform)
 
     async def holder(self) -> Holder | None:
         """Describe the holder of the lock, for people; None: the lock is free.
@@ -176,8 +178,8 @@ class AsyncFencedLock:
         Raises:
             CoordinatorUnavailable: no answer. Retry.
         """
-        plan = plans.holder(self.coordinator, self.resource, self._settings)
-        return await run_async(plan, self.coordinator.perform)
+        plan = plans.holder(self._backend, self.resource, self._settings)
+        return await run_async(plan, self._backend.perform)
 
     @overload
     async def force_release(self) -> ForcedRelease: ...
@@ -207,8 +209,8 @@ class AsyncFencedLock:
                 free, but the holder may not be shut out. Repeat it.
             TypeError, ValueError: ``number`` is no fencing number. Pass the holder's ``number``.
         """
-        plan = plans.force_release(self.coordinator, self.resource, self._settings, check_forced(number))
-        return await run_async(plan, self.coordinator.perform)
+        plan = plans.force_release(self._backend, self.resource, self._settings, check_forced(number))
+        return await run_async(plan, self._backend.perform)
 
     def __repr__(self) -> str:
         return f"<AsyncFencedLock of {self.resource!r}>"

@@ -373,7 +373,7 @@ def release(backend: Backend, fence: Fence, settings: Settings, deadline: float 
 def renew(backend: Backend, fence: Fence, settings: Settings) -> Plan[float]:
     """Give the lock its full ttl again, and return its new deadline. Raise LeaseLost if the lock is gone."""
     if not isinstance(backend, RenewsGrants):
-        raise TypeError(f"{type(backend).__name__} cannot renew single leases; use a ttl that outlasts the work")
+        raise TypeError(f"{backend.kind} cannot renew single leases; use a ttl that outlasts the work")
     deadline = _deadline(backend, settings)
     [renewed] = yield from backend.plan_renew([Grant(fence, deadline)], settings, deadline=deadline)
     if isinstance(renewed, CoordinatorUnavailable):

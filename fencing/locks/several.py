@@ -87,7 +87,7 @@ def check_locks(locks: Any) -> list[Any]:
         raise ValueError(f"hold_all takes 1 to {MOST_LOCKS} locks, not {len(given)}")
     if len({type(each) for each in given}) > 1:
         raise TypeError("hold_all takes either sync or async locks, not both")
-    names = [(id(each.coordinator), each.resource) for each in given]
+    names = [(id(each._backend), each.resource) for each in given]
     for name in names:
         if names.count(name) > 1:
             raise ValueError(f"{name[1]!r} is given twice; name each lock once")
@@ -96,7 +96,7 @@ def check_locks(locks: Any) -> list[Any]:
 
 def parts_of(locks: Sequence[FencedLock | AsyncFencedLock]) -> list[_Part]:
     """Return the parts of an acquisition of all these locks."""
-    return [_Part(each.coordinator, each.resource, each._settings, each._lease) for each in locks]
+    return [_Part(each._backend, each.resource, each._settings, each._lease) for each in locks]
 
 
 def _in_order(parts: Sequence[_Part]) -> list[_Part]:

@@ -9,11 +9,19 @@ from typing import Any, Unpack
 from fencing.coordinator import Coordinator
 from fencing.kernel import process
 from fencing.locks.settings import CoordinatorOptions
-from fencing.memory.plans import MemoryPlans, check_arguments
+from fencing.memory.plans import MemoryPlans
 from fencing.memory.table import LockTable, Request
 
 
-class MemoryCoordinator(MemoryPlans, Coordinator):
+class MemoryBackend(MemoryPlans):
+    """The backend of a table,."""
+
+    def perform(self, effect: Request) -> Any:
+        """Perform one request at the table."""
+        return self.table.ask(effect, self.clock())
+
+
+class MemoryCoordinator(Coordinator):
     """A coordinator whose locks are in this process' memory, for threads of one process and for tests.
 
     It does not exclude other processes, and its locks end with this process. Numbers start from the wall clock in
@@ -29,6 +37,8 @@ class MemoryCoordinator(MemoryPlans, Coordinator):
         TypeError, ValueError: an argument has a wrong value. Correct it as the message says.
     """
 
+    _backend: MemoryBackend
+
     def __init__(
         self,
         table: LockTable | None = None,
@@ -36,9 +46,9 @@ class MemoryCoordinator(MemoryPlans, Coordinator):
         clock: Callable[[], float] = process.now,
         **options: Unpack[CoordinatorOptions],
     ) -> None:
-        self.table, self.clock = check_arguments(table, clock)
-        super().__init__(**options)
+        super().__init__(MemoryBackend(table, clock), **options)
 
-    def perform(self, effect: Request) -> Any:
-        """Perform one request at the table."""
-        return self.table.ask(effect, self.clock())
+    @property
+    def table(self) -> LockTable:
+        """The table with its locks, for another coordinator that shares it."""
+        return self._backend.table

@@ -8,11 +8,19 @@ from typing import Any, Unpack
 from fencing.coordinator_async import AsyncCoordinator
 from fencing.kernel import process
 from fencing.locks.settings import AsyncCoordinatorOptions
-from fencing.memory.plans import MemoryPlans, check_arguments
+from fencing.memory.plans import MemoryPlans
 from fencing.memory.table import LockTable, Request
 
 
-class AsyncMemoryCoordinator(MemoryPlans, AsyncCoordinator):
+class AsyncMemoryBackend(MemoryPlans):
+    """The backend of a table, for asyncio."""
+
+    async def perform(self, effect: Request) -> Any:
+        """Perform one request at the table."""
+        return self.table.ask(effect, self.clock())
+
+
+class AsyncMemoryCoordinator(AsyncCoordinator):
     """A coordinator whose locks are in this process' memory, for tasks of one process and for tests.
 
     It does not exclude other processes, and its locks end with this process. Numbers start from the wall clock in
@@ -31,6 +39,8 @@ class AsyncMemoryCoordinator(MemoryPlans, AsyncCoordinator):
     # SYNC "for tasks of one process": for threads of one process
     # SYNC "for threads.": for asyncio.
 
+    _backend: AsyncMemoryBackend
+
     def __init__(
         self,
         table: LockTable | None = None,
@@ -38,9 +48,9 @@ class AsyncMemoryCoordinator(MemoryPlans, AsyncCoordinator):
         clock: Callable[[], float] = process.now,
         **options: Unpack[AsyncCoordinatorOptions],
     ) -> None:
-        self.table, self.clock = check_arguments(table, clock)
-        super().__init__(**options)
+        super().__init__(AsyncMemoryBackend(table, clock), **options)
 
-    async def perform(self, effect: Request) -> Any:
-        """Perform one request at the table."""
-        return self.table.ask(effect, self.clock())
+    @property
+    def table(self) -> LockTable:
+        """The table with its locks, for another coordinator that shares it."""
+        return self._backend.table

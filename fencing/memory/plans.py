@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal, NamedTuple
 
+from fencing.kernel import process
 from fencing.kernel.effects import Plan
 from fencing.kernel.fence import Fence
 from fencing.locks.backend import Backend, Holder, Taken
@@ -27,6 +28,9 @@ class MemoryPlans(Backend):
     holds_without_ttl: ClassVar[Literal[True]] = True
     one_of_many_wins: ClassVar[Literal[True]] = True
     counts_waiters: ClassVar[Literal[True]] = True
+
+    def __init__(self, table: LockTable | None = None, clock: Callable[[], float] = process.now) -> None:
+        self.table, self.clock = _check_arguments(table, clock)
 
     def plan_acquire(
         self, resource: str, token: str, settings: Settings, *, floor: int, deadline: float
@@ -135,7 +139,7 @@ def _grant(resource: str, number: int, token: str, settings: Settings, sent_at: 
     return Grant(Fence(resource, number, token), settings.deadline(sent_at))
 
 
-def check_arguments(table: object, clock: object) -> tuple[LockTable, Callable[[], float]]:
+def _check_arguments(table: object, clock: object) -> tuple[LockTable, Callable[[], float]]:
     """Return the table and the clock of a coordinator; raise TypeError for anything else."""
     if not callable(clock) or isinstance(clock, type):
         kind = type(clock).__name__

@@ -20,41 +20,14 @@ from fencing.redis.listener import Listener
 from fencing.redis.plans import RedisPlans
 
 
-class RedisCoordinator(RedisPlans, Coordinator):
-    """A coordinator on Redis: one server, alone or behind Sentinel, or a Cluster. Thread-safe; make one per process.
-
-    A coordinator does not make data safe. Two clients can hold a lock at the same time, if a pause outlasts the ttl or
-    Redis loses data. The guards make data safe: they refuse every holder but the newest.
-
-    Args:
-        client: a ``redis.Redis`` or a ``redis.RedisCluster``. The coordinator opens connections of its own with the
-            client's settings (address, TLS, credentials, database, Sentinel). It does not use the client's pool.
-        clock_floor: whether numbers start from the server's clock in microseconds, so that they keep growing when Redis
-            loses its data. Safety does not depend on it.
-        replicas: how many replicas must confirm a grant (``WAIT``) before it counts. With fewer, it is given back,
-            and ``acquire`` raises NotAcquired with the reason ``"unreplicated"``. So a failover rarely grants a lock
-            twice; it still can, because another replica may be promoted. 0: grants wait for none.
-        options: the options of its locks, as in :class:`fencing.Coordinator`: ``ttl`` (10 seconds by default),
-            ``guards``, ``renew``, ``max_lifetime``, ``owner``; and ``prefix``.
-
-    Raises:
-        TypeError, ValueError: an argument has a wrong value. Correct it as the message says.
-    """
+class RedisBackend(RedisPlans):
+    """The backend of Redis,, with connections of its own."""
 
     _connections: Any
 
-    def __init__(
-        self,
-        client: redis.Redis | redis.RedisCluster,
-        *,
-        clock_floor: bool = True,
-        replicas: int = 0,
-        **options: Unpack[CoordinatorOptions],
-    ) -> None:
-        check_client(client, (redis.Redis, redis.RedisCluster), "RedisCoordinator")
+    def __init__(self, client: redis.Redis | redis.RedisCluster, *, clock_floor: bool, replicas: int) -> None:
         self.clock_floor = check_flag(clock_floor, "clock_floor")
         self.replicas = check_replicas(replicas, client)
-        super().__init__(**options)
         if isinstance(client, redis.RedisCluster):
             self.spans_slots, self.max_renewals = True, MOST_RENEWALS
             self._connections = cluster = ClusterConnections(client)
@@ -76,11 +49,42 @@ class RedisCoordinator(RedisPlans, Coordinator):
         return self._listener.perform(effect)
 
     def close(self) -> None:
-        """Release the locks that are still held, close the connections, and stop renewal. Idempotent.
-
-        The releases take at most a second together. The locks that could not be released are logged; they free
-        themselves after their ttl. A release at the end of a block is still possible.
-        """
-        super().close()
+        """Close the connections."""
         self._connections.close()
         self._listener.close()
+
+
+class RedisCoordinator(Coordinator):
+    """A coordinator on Redis: one server, alone or behind Sentinel, or a Cluster. Thread-safe; make one per process.
+
+    A coordinator does not make data safe. Two clients can hold a lock at the same time, if a pause outlasts the ttl or
+    Redis loses data. The guards make data safe: they refuse every holder but the newest.
+
+    Args:
+        client: a ``redis.Redis`` or a ``redis.RedisCluster``. The coordinator opens connections of its own with the
+            client's settings (address, TLS, credentials, database, Sentinel). It does not use the client's pool.
+        clock_floor: whether numbers start from the server's clock in microseconds, so that they keep growing when Redis
+            loses its data. Safety does not depend on it.
+        replicas: how many replicas must confirm a grant (``WAIT``) before it counts. With fewer, it is given back,
+            and ``acquire`` raises NotAcquired with the reason ``"unreplicated"``. So a failover rarely grants a lock
+            twice; it still can, because another replica may be promoted. 0: grants wait for none.
+        options: the options of its locks, as in :class:`fencing.Coordinator`: ``ttl`` (10 seconds by default),
+            ``guards``, ``renew``, ``max_lifetime``, ``owner``; and ``prefix``.
+
+    Raises:
+        TypeError, ValueError: an argument has a wrong value. Correct it as the message says.
+    """
+
+    _backend: RedisBackend
+    _shared_by_clients = staticmethod(RedisPlans.shared_by_clients)
+
+    def __init__(
+        self,
+        client: redis.Redis | redis.RedisCluster,
+        *,
+        clock_floor: bool = True,
+        replicas: int = 0,
+        **options: Unpack[CoordinatorOptions],
+    ) -> None:
+        check_client(client, (redis.Redis, redis.RedisCluster), "RedisCoordinator")
+        super().__init__(RedisBackend(client, clock_floor=clock_floor, replicas=replicas), **options)

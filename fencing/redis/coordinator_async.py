@@ -19,7 +19,44 @@ from fencing.redis.listener_async import AsyncListener
 from fencing.redis.plans import RedisPlans
 
 
-class AsyncRedisCoordinator(RedisPlans, AsyncCoordinator):
+class AsyncRedisBackend(RedisPlans):
+    """The backend of Redis, for asyncio, with connections of its own."""
+
+    _connections: Any
+
+    def __init__(
+        self, client: redis.asyncio.Redis | redis.asyncio.RedisCluster, *, clock_floor: bool, replicas: int
+    ) -> None:
+        self.clock_floor = check_flag(clock_floor, "clock_floor")
+        self.replicas = check_replicas(replicas, client)
+        if isinstance(client, redis.asyncio.RedisCluster):
+            self.spans_slots, self.max_renewals = True, MOST_RENEWALS
+            self._connections = cluster = AsyncClusterConnections(client)
+            self._listener = AsyncClusterListener(cluster, self.clock)
+        else:
+            self._connections = AsyncConnections(client)
+            self._listener = AsyncListener(client, self._connections, self.clock)
+            self._connections.when_moved(self._listener.move)
+        self.address, self.location = self._connections.address, self._connections.location
+
+    async def perform(self, effect: Call | Calls | NodeCall | Replicated | Enlist | Wait | Leave) -> Any:
+        """Run scripts on Redis, or add, block or remove a waiter."""
+        if isinstance(effect, Call):
+            return await self._connections.perform(effect)
+        if isinstance(effect, (Calls, NodeCall)):
+            return await self._connections.perform(effect)
+        if isinstance(effect, Replicated):
+            # SYNC instead: return self._connections.perform(*effect)
+            return await self._connections.perform_replicated(*effect)
+        return await self._listener.perform(effect)
+
+    async def close(self) -> None:
+        """Close the running loop's connections."""
+        await self._connections.close()
+        await self._listener.close()
+
+
+class AsyncRedisCoordinator(AsyncCoordinator):
     """A coordinator on Redis for asyncio: one server, alone or behind Sentinel, or a Cluster. Make one per process.
 
     A coordinator does not make data safe. Two clients can hold a lock at the same time, if a pause outlasts the ttl or
@@ -44,7 +81,8 @@ class AsyncRedisCoordinator(RedisPlans, AsyncCoordinator):
     # SYNC "Make one": Thread-safe; make one
     # SYNC "of its own, per event loop, with": of its own with
 
-    _connections: Any
+    _backend: AsyncRedisBackend
+    _shared_by_clients = staticmethod(RedisPlans.shared_by_clients)
 
     def __init__(
         self,
@@ -55,36 +93,4 @@ class AsyncRedisCoordinator(RedisPlans, AsyncCoordinator):
         **options: Unpack[AsyncCoordinatorOptions],
     ) -> None:
         check_client(client, (redis.asyncio.Redis, redis.asyncio.RedisCluster), "AsyncRedisCoordinator")
-        self.clock_floor = check_flag(clock_floor, "clock_floor")
-        self.replicas = check_replicas(replicas, client)
-        super().__init__(**options)
-        if isinstance(client, redis.asyncio.RedisCluster):
-            self.spans_slots, self.max_renewals = True, MOST_RENEWALS
-            self._connections = cluster = AsyncClusterConnections(client)
-            self._listener = AsyncClusterListener(cluster, self.clock)
-        else:
-            self._connections = AsyncConnections(client)
-            self._listener = AsyncListener(client, self._connections, self.clock)
-            self._connections.when_moved(self._listener.move)
-        self.address, self.location = self._connections.address, self._connections.location
-
-    async def perform(self, effect: Call | Calls | NodeCall | Replicated | Enlist | Wait | Leave) -> Any:
-        """Run scripts on Redis, or add, block or remove a waiter."""
-        if isinstance(effect, Call):
-            return await self._connections.perform(effect)
-        if isinstance(effect, (Calls, NodeCall)):
-            return await self._connections.perform(effect)
-        if isinstance(effect, Replicated):
-            # SYNC instead: return self._connections.perform(*effect)
-            return await self._connections.perform_replicated(*effect)
-        return await self._listener.perform(effect)
-
-    async def close(self) -> None:
-        """Release the locks that are still held, close the running loop's connections, and stop renewal. Idempotent.
-
-        The releases take at most a second together. The locks that could not be released are logged; they free
-        themselves after their ttl. A release at the end of a block is still possible.
-        """
-        await super().close()
-        await self._connections.close()
-        await self._listener.close()
+        super().__init__(AsyncRedisBackend(client, clock_floor=clock_floor, replicas=replicas), **options)

@@ -16,27 +16,25 @@ NODE_TIMEOUT_SECONDS = 0.005, 0.05
 https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/"""
 
 
-def nodes_of(
-    coordinator: RedlockPlans, clients: list[Any], node_timeout: float | None, longest_ttl: float | None
-) -> Nodes:
-    """Return the nodes of a coordinator, and set its times."""
-    ttl = coordinator.settings.ttl
+def nodes_of(backend: RedlockPlans, clients: list[Any], node_timeout: float | None, longest_ttl: float | None) -> Nodes:
+    """Return the nodes of a backend, whose coordinator has set its settings, and set its times."""
+    ttl = backend.settings.ttl
     assert ttl is not None
     least, most = NODE_TIMEOUT_SECONDS
-    coordinator.node_timeout = (
+    backend.node_timeout = (
         min(max(ttl * NODE_TIMEOUT_SHARE, least), most)
         if node_timeout is None
         else check_seconds(node_timeout, "node_timeout")
     )
-    coordinator.longest_ttl = ttl if longest_ttl is None else check_seconds(longest_ttl, "longest_ttl")
-    if not MIN_TTL <= coordinator.longest_ttl <= MAX_TTL:
+    backend.longest_ttl = ttl if longest_ttl is None else check_seconds(longest_ttl, "longest_ttl")
+    if not MIN_TTL <= backend.longest_ttl <= MAX_TTL:
         raise ValueError(f"longest_ttl must be between {MIN_TTL} seconds and a year, not {longest_ttl}")
-    if node_timeout is None and coordinator.node_timeout >= ttl / 3:
+    if node_timeout is None and backend.node_timeout >= ttl / 3:
         raise ValueError(f"ttl must be above {3 * least:g} s with Redlock, not {ttl:g}")
-    if not 0 < coordinator.node_timeout < ttl / 3:
+    if not 0 < backend.node_timeout < ttl / 3:
         raise ValueError(f"node_timeout must be above 0 and below a third of the ttl ({ttl:g} s), not {node_timeout}")
-    check_capabilities(coordinator, coordinator.settings, ttl)
-    nodes = Nodes(clients, longest_ms=math.ceil(coordinator.longest_ttl * 1000), restart_wait=coordinator.restart_wait)
+    check_capabilities(backend, backend.settings, ttl)
+    nodes = Nodes(clients, longest_ms=math.ceil(backend.longest_ttl * 1000), restart_wait=backend.restart_wait)
     check_distinct(nodes.factories)
-    coordinator.nodes, coordinator.ready = nodes.count, nodes.ready
+    backend.nodes, backend.ready = nodes.count, nodes.ready
     return nodes

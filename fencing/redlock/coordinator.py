@@ -14,11 +14,34 @@ from fencing.locks.settings import CoordinatorOptions, check_flag
 from fencing.redlock.base import nodes_of
 from fencing.redlock.calls import Fanout
 from fencing.redlock.client import FanoutConnections
-from fencing.redlock.nodes import check_clients
+from fencing.redlock.nodes import Nodes, check_clients
 from fencing.redlock.plans import RedlockPlans
 
 
-class RedlockCoordinator(RedlockPlans, Coordinator):
+class RedlockBackend(RedlockPlans):
+    """The backend of several Redis servers,, with connections of its own."""
+
+    _connections: FanoutConnections
+
+    def __init__(self, *, restart_wait: bool, clock_floor: bool) -> None:
+        self.restart_wait = check_flag(restart_wait, "restart_wait")
+        self.clock_floor = check_flag(clock_floor, "clock_floor")
+
+    def connect(self, nodes: Nodes) -> None:
+        """Use these nodes, which depend on the settings."""
+        self._connections = FanoutConnections(nodes)
+        self.address = self.location = self._connections.address
+
+    def perform(self, effect: Fanout) -> Any:
+        """Send one call to nodes, all at once."""
+        return self._connections.perform(effect)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._connections.close()
+
+
+class RedlockCoordinator(Coordinator):
     """A coordinator on several independent Redis servers: a lock is held if a majority grants it. Thread-safe.
 
     Its numbers grow as long as a majority keeps its data. It does not make data safe. Two clients can hold a lock at
@@ -42,6 +65,8 @@ class RedlockCoordinator(RedlockPlans, Coordinator):
         TypeError, ValueError: an argument has a wrong value. Correct it as the message says.
     """
 
+    _backend: RedlockBackend
+
     def __init__(
         self,
         clients: Iterable[redis.Redis],
@@ -53,11 +78,9 @@ class RedlockCoordinator(RedlockPlans, Coordinator):
         **options: Unpack[CoordinatorOptions],
     ) -> None:
         found = check_clients(clients, redis.Redis, "RedlockCoordinator")
-        super().__init__(**options)
-        self.restart_wait = check_flag(restart_wait, "restart_wait")
-        self.clock_floor = check_flag(clock_floor, "clock_floor")
-        self._connections = FanoutConnections(nodes_of(self, found, node_timeout, longest_ttl))
-        self.address = self.location = self._connections.address
+        backend = RedlockBackend(restart_wait=restart_wait, clock_floor=clock_floor)
+        super().__init__(backend, **options)
+        backend.connect(nodes_of(backend, found, node_timeout, longest_ttl))
 
     def initialise(self) -> None:
         """Admit all nodes at once, for a new installation. Otherwise the first grant comes after ``longest_ttl``.
@@ -68,17 +91,4 @@ class RedlockCoordinator(RedlockPlans, Coordinator):
         Raises:
             CoordinatorUnavailable: a node does not answer, or has granted locks before. Start all nodes, and repeat it.
         """
-        run(self.plan_initialise(), self.perform)
-
-    def perform(self, effect: Fanout) -> Any:
-        """Send one call to nodes, all at once."""
-        return self._connections.perform(effect)
-
-    def close(self) -> None:
-        """Release the locks that are still held, close the connections, and stop renewal. Idempotent.
-
-        The releases take at most a second together. The locks that could not be released are logged; they free
-        themselves after their ttl. A release at the end of a block is still possible.
-        """
-        super().close()
-        self._connections.close()
+        run(self._backend.plan_initialise(), self._backend.perform)

@@ -13,11 +13,34 @@ from fencing.locks.settings import AsyncCoordinatorOptions, check_flag
 from fencing.redlock.base import nodes_of
 from fencing.redlock.calls import Fanout
 from fencing.redlock.client_async import AsyncFanoutConnections
-from fencing.redlock.nodes import check_clients
+from fencing.redlock.nodes import Nodes, check_clients
 from fencing.redlock.plans import RedlockPlans
 
 
-class AsyncRedlockCoordinator(RedlockPlans, AsyncCoordinator):
+class AsyncRedlockBackend(RedlockPlans):
+    """The backend of several Redis servers, for asyncio, with connections of its own."""
+
+    _connections: AsyncFanoutConnections
+
+    def __init__(self, *, restart_wait: bool, clock_floor: bool) -> None:
+        self.restart_wait = check_flag(restart_wait, "restart_wait")
+        self.clock_floor = check_flag(clock_floor, "clock_floor")
+
+    def connect(self, nodes: Nodes) -> None:
+        """Use these nodes, which depend on the settings."""
+        self._connections = AsyncFanoutConnections(nodes)
+        self.address = self.location = self._connections.address
+
+    async def perform(self, effect: Fanout) -> Any:
+        """Send one call to nodes, all at once."""
+        return await self._connections.perform(effect)
+
+    async def close(self) -> None:
+        """Close the running loop's connections."""
+        await self._connections.close()
+
+
+class AsyncRedlockCoordinator(AsyncCoordinator):
     """A coordinator for asyncio on several independent Redis servers: a lock is held if a majority grants it.
 
     Its numbers grow as long as a majority keeps its data. It does not make data safe. Two clients can hold a lock at
@@ -45,6 +68,8 @@ class AsyncRedlockCoordinator(RedlockPlans, AsyncCoordinator):
     # SYNC "if a majority grants it.": if a majority grants it. Thread-safe.
     # SYNC "of its own, per event loop, with": of its own with
 
+    _backend: AsyncRedlockBackend
+
     def __init__(
         self,
         clients: Iterable[redis.asyncio.Redis],
@@ -56,11 +81,9 @@ class AsyncRedlockCoordinator(RedlockPlans, AsyncCoordinator):
         **options: Unpack[AsyncCoordinatorOptions],
     ) -> None:
         found = check_clients(clients, redis.asyncio.Redis, "AsyncRedlockCoordinator")
-        super().__init__(**options)
-        self.restart_wait = check_flag(restart_wait, "restart_wait")
-        self.clock_floor = check_flag(clock_floor, "clock_floor")
-        self._connections = AsyncFanoutConnections(nodes_of(self, found, node_timeout, longest_ttl))
-        self.address = self.location = self._connections.address
+        backend = AsyncRedlockBackend(restart_wait=restart_wait, clock_floor=clock_floor)
+        super().__init__(backend, **options)
+        backend.connect(nodes_of(backend, found, node_timeout, longest_ttl))
 
     async def initialise(self) -> None:
         """Admit all nodes at once, for a new installation. Otherwise the first grant comes after ``longest_ttl``.
@@ -71,17 +94,4 @@ class AsyncRedlockCoordinator(RedlockPlans, AsyncCoordinator):
         Raises:
             CoordinatorUnavailable: a node does not answer, or has granted locks before. Start all nodes, and repeat it.
         """
-        await run_async(self.plan_initialise(), self.perform)
-
-    async def perform(self, effect: Fanout) -> Any:
-        """Send one call to nodes, all at once."""
-        return await self._connections.perform(effect)
-
-    async def close(self) -> None:
-        """Release the locks that are still held, close the running loop's connections, and stop renewal. Idempotent.
-
-        The releases take at most a second together. The locks that could not be released are logged; they free
-        themselves after their ttl. A release at the end of a block is still possible.
-        """
-        await super().close()
-        await self._connections.close()
+        await run_async(self._backend.plan_initialise(), self._backend.perform)

@@ -18,7 +18,33 @@ from fencing.sql.plans import SQLPlans
 from fencing.sql.table import Request
 
 
-class SQLCoordinator(SQLPlans, Coordinator):
+class SQLBackend(SQLPlans):
+    """The backend of a table,, with connections of its own."""
+
+    def __init__(self, engine: Engine, schema: str | None) -> None:
+        self._engine = OwnEngine(engine, schema)
+        self._connections = Connections(self._engine)
+        self.listener = Listener(self._engine, self._connections.perform)
+        self.address, self.location = self._engine.address, self._engine.location
+
+    @property
+    def metadata(self) -> MetaData:
+        """The table's metadata."""
+        return self._engine.locks.metadata
+
+    def perform(self, effect: Request | Enlist | Wait | Leave) -> Any:
+        """Perform one request at the table, or one step of waiting."""
+        if isinstance(effect, Request):
+            return self._connections.perform(effect)
+        return self.listener.perform(effect)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.listener.close()
+        self._connections.close()
+
+
+class SQLCoordinator(Coordinator):
     """A coordinator whose locks are in a table of a SQL database. Thread-safe; make one per process and database.
 
     A coordinator does not make data safe. Two clients can hold a lock at the same time, if a pause outlasts the ttl or
@@ -42,21 +68,20 @@ class SQLCoordinator(SQLPlans, Coordinator):
             message says.
     """
 
+    _backend: SQLBackend
+    _shared_by_clients = staticmethod(SQLPlans.shared_by_clients)
+
     def __init__(self, engine: Engine, *, schema: str | None = None, **options: Unpack[CoordinatorOptions]) -> None:
         if not isinstance(engine, Engine):
             raise TypeError(not_an_engine(engine, "SQLCoordinator", "an Engine"))
         if engine.dialect.is_async:
             raise TypeError("this is the sync part of an async engine; pass the engine to AsyncSQLCoordinator")
-        super().__init__(**options)
-        self._engine = OwnEngine(engine, schema)
-        self._connections = Connections(self._engine)
-        self.listener = Listener(self._engine, self._connections.perform)
-        self.address, self.location = self._engine.address, self._engine.location
+        super().__init__(SQLBackend(engine, schema), **options)
 
     @property
     def metadata(self) -> MetaData:
         """The table's metadata, for Alembic: ``target_metadata = [my_metadata, coordinator.metadata]``."""
-        return self._engine.locks.metadata
+        return self._backend.metadata
 
     def create_tables(self) -> None:
         """Create the table of locks where it is missing. Two processes may do it at once.
@@ -64,7 +89,7 @@ class SQLCoordinator(SQLPlans, Coordinator):
         Raises:
             CoordinatorUnavailable: no answer, or the user may not create tables. Retry, or change its privileges.
         """
-        run(self.plan_create(), self.perform)
+        run(self._backend.plan_create(), self._backend.perform)
 
     def prune(self, *, older_than: float) -> int:
         """Delete the rows of free locks that were not granted for a long time.
@@ -86,20 +111,4 @@ class SQLCoordinator(SQLPlans, Coordinator):
             CoordinatorUnavailable: no answer, or the privilege is missing. What was deleted stays deleted. Call it
                 again.
         """
-        return run(self.plan_prune(older_than), self.perform)
-
-    def perform(self, effect: Request | Enlist | Wait | Leave) -> Any:
-        """Perform one request at the table, or one step of waiting."""
-        if isinstance(effect, Request):
-            return self._connections.perform(effect)
-        return self.listener.perform(effect)
-
-    def close(self) -> None:
-        """Release the locks that are still held, close the connections, and stop renewal. Idempotent.
-
-        The releases take at most a second together. The locks that could not be released are logged; they free
-        themselves after their ttl. A release at the end of a block is still possible.
-        """
-        super().close()
-        self.listener.close()
-        self._connections.close()
+        return run(self._backend.plan_prune(older_than), self._backend.perform)

@@ -19,7 +19,34 @@ from fencing.sql.plans import SQLPlans
 from fencing.sql.table import Request
 
 
-class AsyncSQLCoordinator(SQLPlans, AsyncCoordinator):
+class AsyncSQLBackend(SQLPlans):
+    """The backend of a table, for asyncio, with connections of its own."""
+
+    def __init__(self, engine: AsyncEngine, schema: str | None) -> None:
+        # SYNC instead: self._engine = OwnEngine(engine, schema)
+        self._engine = OwnEngine(engine.sync_engine, schema)
+        self._connections = AsyncConnections(self._engine)
+        self.listener = AsyncListener(self._engine, self._connections.perform)
+        self.address, self.location = self._engine.address, self._engine.location
+
+    @property
+    def metadata(self) -> MetaData:
+        """The table's metadata."""
+        return self._engine.locks.metadata
+
+    async def perform(self, effect: Request | Enlist | Wait | Leave) -> Any:
+        """Perform one request at the table, or one step of waiting."""
+        if isinstance(effect, Request):
+            return await self._connections.perform(effect)
+        return await self.listener.perform(effect)
+
+    async def close(self) -> None:
+        """Close the running loop's connections."""
+        await self.listener.close()
+        await self._connections.close()
+
+
+class AsyncSQLCoordinator(AsyncCoordinator):
     """A coordinator for asyncio whose locks are in a table of a SQL database. Make one per process and database.
 
     A coordinator does not make data safe. Two clients can hold a lock at the same time, if a pause outlasts the ttl or
@@ -47,6 +74,9 @@ class AsyncSQLCoordinator(SQLPlans, AsyncCoordinator):
     # SYNC "``postgresql+asyncpg``, ... ``sqlite+aiosqlite``.": ``mysql+pymysql``, ``mariadb+pymysql`` or ``sqlite``.
     # SYNC "of its own per event loop,": of its own
 
+    _backend: AsyncSQLBackend
+    _shared_by_clients = staticmethod(SQLPlans.shared_by_clients)
+
     def __init__(
         self, engine: AsyncEngine, *, schema: str | None = None, **options: Unpack[AsyncCoordinatorOptions]
     ) -> None:
@@ -54,17 +84,12 @@ class AsyncSQLCoordinator(SQLPlans, AsyncCoordinator):
             raise TypeError(not_an_engine(engine, "AsyncSQLCoordinator", "an AsyncEngine"))
         # SYNC: if engine.dialect.is_async:
         # SYNC:     raise TypeError("this is the sync part of an async engine; pass the engine to AsyncSQLCoordinator")
-        super().__init__(**options)
-        # SYNC instead: self._engine = OwnEngine(engine, schema)
-        self._engine = OwnEngine(engine.sync_engine, schema)
-        self._connections = AsyncConnections(self._engine)
-        self.listener = AsyncListener(self._engine, self._connections.perform)
-        self.address, self.location = self._engine.address, self._engine.location
+        super().__init__(AsyncSQLBackend(engine, schema), **options)
 
     @property
     def metadata(self) -> MetaData:
         """The table's metadata, for Alembic: ``target_metadata = [my_metadata, coordinator.metadata]``."""
-        return self._engine.locks.metadata
+        return self._backend.metadata
 
     async def create_tables(self) -> None:
         """Create the table of locks where it is missing. Two processes may do it at once.
@@ -72,7 +97,7 @@ class AsyncSQLCoordinator(SQLPlans, AsyncCoordinator):
         Raises:
             CoordinatorUnavailable: no answer, or the user may not create tables. Retry, or change its privileges.
         """
-        await run_async(self.plan_create(), self.perform)
+        await run_async(self._backend.plan_create(), self._backend.perform)
 
     async def prune(self, *, older_than: float) -> int:
         """Delete the rows of free locks that were not granted for a long time.
@@ -94,20 +119,4 @@ class AsyncSQLCoordinator(SQLPlans, AsyncCoordinator):
             CoordinatorUnavailable: no answer, or the privilege is missing. What was deleted stays deleted. Call it
                 again.
         """
-        return await run_async(self.plan_prune(older_than), self.perform)
-
-    async def perform(self, effect: Request | Enlist | Wait | Leave) -> Any:
-        """Perform one request at the table, or one step of waiting."""
-        if isinstance(effect, Request):
-            return await self._connections.perform(effect)
-        return await self.listener.perform(effect)
-
-    async def close(self) -> None:
-        """Release the locks that are still held, close the running loop's connections, and stop renewal. Idempotent.
-
-        The releases take at most a second together. The locks that could not be released are logged; they free
-        themselves after their ttl. A release at the end of a block is still possible.
-        """
-        await super().close()
-        await self.listener.close()
-        await self._connections.close()
+        return await run_async(self._backend.plan_prune(older_than), self._backend.perform)

@@ -59,23 +59,29 @@ class CoordinatorTests(Contract):
         return f"contract:{new_token()}"
 
     def _plan(self, coordinator: Any, plan: Plan[Any]) -> Any:
-        shell = run_async if inspect.iscoroutinefunction(coordinator.perform) else run
-        return self.call(shell, plan, coordinator.perform)
+        shell = run_async if inspect.iscoroutinefunction(coordinator._backend.perform) else run
+        return self.call(shell, plan, coordinator._backend.perform)
 
     def _acquire(self, coordinator: Any, name: str, token: str, floor: int = 0) -> Any:
-        deadline, reply = coordinator.clock() + 5, None
-        while reply is None or (isinstance(reply, Undecided) and coordinator.clock() < deadline):  # a machine may stall
-            plan = coordinator.plan_acquire(name, token, coordinator.settings, floor=floor, deadline=deadline)
+        deadline, reply = coordinator._backend.clock() + 5, None
+        while reply is None or (
+            isinstance(reply, Undecided) and coordinator._backend.clock() < deadline
+        ):  # a machine may stall
+            plan = coordinator._backend.plan_acquire(
+                name, token, coordinator._backend.settings, floor=floor, deadline=deadline
+            )
             try:
                 reply = self._plan(coordinator, plan)
             except CoordinatorUnavailable:
-                if coordinator.clock() > deadline:
+                if coordinator._backend.clock() > deadline:
                     raise
         return reply
 
     def _remint(self, coordinator: Any, fence: Fence, token: str, floor: int) -> Any:
-        deadline = coordinator.clock() + 5
-        plan = coordinator.plan_remint(fence, token, coordinator.settings, floor=floor, deadline=deadline)
+        deadline = coordinator._backend.clock() + 5
+        plan = coordinator._backend.plan_remint(
+            fence, token, coordinator._backend.settings, floor=floor, deadline=deadline
+        )
         return self._plan(coordinator, plan)
 
     def _acquire_expiring(self, name: str) -> tuple[Any, Any]:
@@ -114,21 +120,21 @@ class CoordinatorTests(Contract):
         return story()
 
     def _guard(self) -> Any:
-        asynchronous = inspect.iscoroutinefunction(self._make().perform)
+        asynchronous = inspect.iscoroutinefunction(self._make()._backend.perform)
         return AsyncScriptedGuard() if asynchronous else ScriptedGuard()
 
 
 def has_capability(coordinator: Any, capability: Any) -> bool:
-    """Return whether the coordinator has a capability of ``fencing/locks/backend.py``."""
-    return isinstance(coordinator, capability)
+    """Return whether the coordinator's backend has a capability of ``fencing/locks/capabilities.py``."""
+    return isinstance(coordinator._backend, capability)
 
 
 def remint_an_hour_ahead(coordinator: MemoryCoordinator, fence: Fence) -> Fence:
     """Replace the fence by one whose number is an hour ahead, claim that at every guard, and return it."""
-    settings, floor = coordinator.settings, fence.number + 3_600_000_000
-    deadline = coordinator.clock() + 5
-    plan = coordinator.plan_remint(fence, new_token(), settings, floor=floor, deadline=deadline)
-    grant = run(plan, coordinator.perform)
+    settings, floor = coordinator._backend.settings, fence.number + 3_600_000_000
+    deadline = coordinator._backend.clock() + 5
+    plan = coordinator._backend.plan_remint(fence, new_token(), settings, floor=floor, deadline=deadline)
+    grant = run(plan, coordinator._backend.perform)
     assert grant is not None
     for guard in settings.guards:
         guard.claim(grant.fence)

@@ -120,7 +120,7 @@ class Claims(CoordinatorTests):
         holder = self.call(coordinator.lock(name).holder)
         assert (holder.owner, holder.number) == ("worker 7, host b", lease.fence.number)
         assert 0 <= holder.held_for < 60
-        assert 0 < holder.remaining <= coordinator.settings.ttl
+        assert 0 < holder.remaining <= coordinator._backend.settings.ttl
         assert lease.fence.token not in repr(holder)
         self.call(lease.release)
 

@@ -33,7 +33,7 @@ class Grants(CoordinatorTests):
         lease = self.call(coordinator.acquire, name)
         assert lease.fence.resource == name
         assert lease.held
-        assert 0 < lease.remaining() <= coordinator.settings.ttl
+        assert 0 < lease.remaining() <= coordinator._backend.settings.ttl
         assert self.call(lease.release) is True
         assert self.call(lease.release) is True
         assert not lease.held
@@ -157,16 +157,18 @@ class Grants(CoordinatorTests):
             assert place is not None
         assert self._queue(coordinator, name, other).waiters == 1
         assert self.expect(NotAcquired, coordinator.acquire, name, timeout=0).reason == "held"
-        self._plan(coordinator, place.plan_leave(deadline=coordinator.clock() + 5))
+        self._plan(coordinator, place.plan_leave(deadline=coordinator._backend.clock() + 5))
         last = self._queue(coordinator, name, other)
         assert last.waiters is None
         self.call(held.release)
-        self._plan(coordinator, last.place.plan_leave(deadline=coordinator.clock() + 5))
+        self._plan(coordinator, last.place.plan_leave(deadline=coordinator._backend.clock() + 5))
         self.call(self.call(coordinator.acquire, name, timeout=5).release)
 
     def _queue(self, coordinator: Any, name: str, token: str, place: Any = None) -> Any:
-        deadline = coordinator.clock() + 5
-        plan = coordinator.plan_queue(name, token, coordinator.settings, floor=0, deadline=deadline, place=place)
+        deadline = coordinator._backend.clock() + 5
+        plan = coordinator._backend.plan_queue(
+            name, token, coordinator._backend.settings, floor=0, deadline=deadline, place=place
+        )
         return self._plan(coordinator, plan)
 
     # Renewal
@@ -209,7 +211,7 @@ class Grants(CoordinatorTests):
             async def compute() -> None:
                 time.sleep(2 * self.short_ttl)  # noqa: ASYNC251 - it stands for work in one piece
 
-            if inspect.iscoroutinefunction(coordinator.perform):
+            if inspect.iscoroutinefunction(coordinator._backend.perform):
                 self.call(compute)
             else:
                 time.sleep(2 * self.short_ttl)
@@ -228,13 +230,15 @@ class Grants(CoordinatorTests):
         grants = [self._acquire(coordinator, self._name(), new_token()) for _ in range(count)]
         fences = [grant.fence for grant in grants]
         forged = Grant(Fence(fences[1].resource, fences[1].number, new_token()), grants[1].deadline)
-        deadline = coordinator.clock() + 5
+        deadline = coordinator._backend.clock() + 5
         asked = [grants[0], forged, *grants[1:]]
-        renewed = self._plan(coordinator, coordinator.plan_renew(asked, coordinator.settings, deadline=deadline))
+        renewed = self._plan(
+            coordinator, coordinator._backend.plan_renew(asked, coordinator._backend.settings, deadline=deadline)
+        )
         assert [until is not None for until in renewed] == [True, False, *(True for _ in fences[1:])]
         assert all(until > grants[-1].deadline for until in renewed if until is not None)
         for fence in fences:
-            self._plan(coordinator, plans.release(coordinator, fence, coordinator.settings))
+            self._plan(coordinator, plans.release(coordinator._backend, fence, coordinator._backend.settings))
 
     def test_renewal_never_takes_a_lock_that_is_gone(self) -> None:
         name = self._name()

@@ -40,7 +40,7 @@ class Requests(CoordinatorTests):
         assert isinstance(again, Grant)
         assert first.fence == again.fence
         assert isinstance(self._acquire(coordinator, name, new_token()), Taken)
-        self._plan(coordinator, plans.release(coordinator, first.fence, coordinator.settings))
+        self._plan(coordinator, plans.release(coordinator._backend, first.fence, coordinator._backend.settings))
 
     def test_a_repeated_request_gets_the_full_ttl_again(self) -> None:
         pause = 0.75 * self.short_ttl
@@ -59,8 +59,8 @@ class Requests(CoordinatorTests):
             grant = repeat()
             remaining = self.call(coordinator.lock(name).holder).remaining
             assert remaining > ttl - pause / 2 - (time.monotonic() - before)
-            assert grant.deadline - coordinator.clock() <= remaining
-        assert self._plan(coordinator, plans.release(coordinator, grant.fence, coordinator.settings))
+            assert grant.deadline - coordinator._backend.clock() <= remaining
+        assert self._plan(coordinator, plans.release(coordinator._backend, grant.fence, coordinator._backend.settings))
 
     def test_a_floor_is_exceeded(self) -> None:
         coordinator, name = self._make(), self._name()
@@ -70,7 +70,7 @@ class Requests(CoordinatorTests):
         grant = self._acquire(coordinator, name, new_token(), floor=floor)
         assert isinstance(grant, Grant)
         assert grant.fence.number > floor
-        self._plan(coordinator, plans.release(coordinator, grant.fence, coordinator.settings))
+        self._plan(coordinator, plans.release(coordinator._backend, grant.fence, coordinator._backend.settings))
 
     def test_an_implausible_floor_is_refused_and_nothing_changed(self) -> None:
         coordinator, name = self._make(), self._name()
@@ -92,31 +92,33 @@ class Requests(CoordinatorTests):
         again = self._acquire(second, name, token)
         assert isinstance(again, Grant)
         assert again.fence == grant.fence
-        assert self._plan(second, plans.release(second, again.fence, second.settings))
+        assert self._plan(second, plans.release(second._backend, again.fence, second._backend.settings))
 
     def test_a_lock_has_a_ttl_of_its_own_or_refuses_it(self) -> None:
         coordinator, name = self._make(), self._name()
-        longer = 2 * coordinator.settings.ttl
+        longer = 2 * coordinator._backend.settings.ttl
         if not has_capability(coordinator, TtlPerLock):
             self.expect(TypeError, coordinator.lock, name, ttl=longer)
             return
         lease = self.call(coordinator.lock(name, ttl=longer).acquire)
-        assert lease.remaining() > coordinator.settings.ttl
-        assert self.call(coordinator.lock(name).holder).remaining > coordinator.settings.ttl
+        assert lease.remaining() > coordinator._backend.settings.ttl
+        assert self.call(coordinator.lock(name).holder).remaining > coordinator._backend.settings.ttl
         assert self.call(lease.release) is True
 
     def test_a_lock_without_ttl_lasts_or_is_refused(self) -> None:
         coordinator, name = self._make(), self._name()
-        settings = replace(coordinator.settings, ttl=None)
+        settings = replace(coordinator._backend.settings, ttl=None)
         if not has_capability(coordinator, HoldsWithoutTtl):
-            self.expect(TypeError, check_capabilities, coordinator, settings, coordinator.settings.ttl)
+            self.expect(
+                TypeError, check_capabilities, coordinator._backend, settings, coordinator._backend.settings.ttl
+            )
             return
-        deadline = coordinator.clock() + 5
-        plan = coordinator.plan_acquire(name, new_token(), settings, floor=0, deadline=deadline)
+        deadline = coordinator._backend.clock() + 5
+        plan = coordinator._backend.plan_acquire(name, new_token(), settings, floor=0, deadline=deadline)
         grant = self._plan(coordinator, plan)
         assert grant.deadline == float("inf")
         assert self.call(coordinator.lock(name).holder).remaining is None
-        assert self._plan(coordinator, plans.release(coordinator, grant.fence, settings))
+        assert self._plan(coordinator, plans.release(coordinator._backend, grant.fence, settings))
 
     def test_remint_replaces_the_fence_and_keeps_the_lock(self) -> None:
         coordinator, name = self._make(), self._name()
@@ -128,9 +130,11 @@ class Requests(CoordinatorTests):
         assert self._remint(coordinator, old, token, floor).fence == new, "a repeated request gets the same fence"
         assert self._remint(coordinator, old, new_token(), floor) is None, "the old fence has lost the lock"
         assert self.call(coordinator.try_acquire, name) is None
-        self.expect(LeaseLost, self._plan, coordinator, plans.renew(coordinator, old, coordinator.settings))
-        assert not self._plan(coordinator, plans.release(coordinator, old, coordinator.settings))
-        assert self._plan(coordinator, plans.release(coordinator, new, coordinator.settings))
+        self.expect(
+            LeaseLost, self._plan, coordinator, plans.renew(coordinator._backend, old, coordinator._backend.settings)
+        )
+        assert not self._plan(coordinator, plans.release(coordinator._backend, old, coordinator._backend.settings))
+        assert self._plan(coordinator, plans.release(coordinator._backend, new, coordinator._backend.settings))
 
     # Late requests
 
@@ -138,13 +142,15 @@ class Requests(CoordinatorTests):
         """The network has kept an earlier attempt, and delivers it after the release."""
         coordinator, name, token = self._make(), self._name(), new_token()
         ended = self._acquire(coordinator, name, token).fence
-        assert self._plan(coordinator, plans.release(coordinator, ended, coordinator.settings))
+        assert self._plan(coordinator, plans.release(coordinator._backend, ended, coordinator._backend.settings))
         late = self._acquire(coordinator, name, token)
         assert isinstance(late, Grant)
         assert late.fence.number > ended.number
-        self.expect(LeaseLost, self._plan, coordinator, plans.renew(coordinator, ended, coordinator.settings))
+        self.expect(
+            LeaseLost, self._plan, coordinator, plans.renew(coordinator._backend, ended, coordinator._backend.settings)
+        )
         assert self._remint(coordinator, ended, new_token(), 0) is None, "a fence is adopted once"
-        assert self._plan(coordinator, plans.release(coordinator, late.fence, coordinator.settings))
+        assert self._plan(coordinator, plans.release(coordinator._backend, late.fence, coordinator._backend.settings))
 
     def test_an_expired_token_does_not_come_back_under_its_old_number(self) -> None:
         name, token = self._name(), new_token()
@@ -155,7 +161,7 @@ class Requests(CoordinatorTests):
         late = self._acquire(coordinator, name, token)
         assert isinstance(late, Grant)
         assert late.fence.number > ended.number
-        self._plan(coordinator, plans.release(coordinator, late.fence, coordinator.settings))
+        self._plan(coordinator, plans.release(coordinator._backend, late.fence, coordinator._backend.settings))
 
     def test_a_late_force_takes_the_lock_from_nobody_else(self) -> None:
         coordinator, name = self._make(), self._name()
@@ -174,9 +180,9 @@ class Requests(CoordinatorTests):
         self.expect(TypeError, coordinator.lock(name).force_release, "1")
 
     def _force(self, coordinator: Any, name: str, holder: Holder) -> Grant | None:
-        settings, deadline = coordinator.settings, coordinator.clock() + 5
+        settings, deadline = coordinator._backend.settings, coordinator._backend.clock() + 5
         token = new_token()
-        plan = coordinator.plan_force(name, token, settings, floor=0, deadline=deadline, holder=holder)
+        plan = coordinator._backend.plan_force(name, token, settings, floor=0, deadline=deadline, holder=holder)
         grant: Grant | None = self._plan(coordinator, plan)
         return grant
 
@@ -191,7 +197,7 @@ class Requests(CoordinatorTests):
         error = self.expect(CoordinatorUnavailable, coordinator.acquire, name, timeout=0.3)
         assert error.resource == name
         assert time.monotonic() - started < 0.3 + UNREACHABLE_SECONDS
-        if inspect.iscoroutinefunction(coordinator.perform):
+        if inspect.iscoroutinefunction(coordinator._backend.perform):
             started = time.monotonic()
             self.expect(TimeoutError, self._cancelled_soon, coordinator, name)
             assert time.monotonic() - started < 0.3 + UNREACHABLE_SECONDS

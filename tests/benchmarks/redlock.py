@@ -131,7 +131,7 @@ def one_round(rounds: int) -> Found:
             servers, first = stack.enter_context(_nodes())
             clients = [server.client() for server in servers]
             second = stack.enter_context(RedlockCoordinator(clients, ttl=TTL))
-            second._wall_clock_us = lambda late=apart * 1000: time.time_ns() // 1000 - late  # type: ignore[misc]
+            second._backend._wall_clock_us = lambda late=apart * 1000: time.time_ns() // 1000 - late  # type: ignore[misc]
             threads = [threading.Thread(target=_compete, args=(each, rounds, seen)) for each in (first, second)]
             for thread in threads:
                 thread.start()
@@ -145,17 +145,19 @@ def one_round(rounds: int) -> Found:
 def _compete(coordinator: RedlockCoordinator, rounds: int, seen: list[Any]) -> None:
     def perform(effect: Fanout) -> Any:
         seen.append(effect.script)
-        return coordinator.perform(effect)
+        return coordinator._backend.perform(effect)
 
     for _ in range(rounds):
-        token, settings = new_token(), coordinator.settings
+        token, settings = new_token(), coordinator._backend.settings
         grant: Any = None
         while not hasattr(grant, "fence"):
-            deadline = coordinator.clock() + 5
-            plan = coordinator.plan_acquire("orders:1", token, settings, floor=0, deadline=deadline)
+            deadline = coordinator._backend.clock() + 5
+            plan = coordinator._backend.plan_acquire("orders:1", token, settings, floor=0, deadline=deadline)
             grant = run_plan(plan, perform)
-        plan_release = coordinator.plan_release(grant.fence, settings, deadline=coordinator.clock() + 5)
-        run_plan(plan_release, coordinator.perform)
+        plan_release = coordinator._backend.plan_release(
+            grant.fence, settings, deadline=coordinator._backend.clock() + 5
+        )
+        run_plan(plan_release, coordinator._backend.perform)
 
 
 def _raw(servers: list[RedisServer]) -> Callable[[], object]:

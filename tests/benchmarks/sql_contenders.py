@@ -135,7 +135,7 @@ def _fencing(database: Database) -> Way:
 
 def _polling(database: Database) -> Way:
     coordinator = database.coordinator()
-    coordinator._engine.locks.notifies = False  # type: ignore[misc]  # as if the database had no LISTEN
+    coordinator._backend._engine.locks.notifies = False  # type: ignore[misc]  # as if the database had no LISTEN
     return _way_of(coordinator)
 
 

@@ -160,9 +160,13 @@ class _Counting(SQLCoordinator):
 
     requests = 0
 
-    def perform(self, effect: Any) -> Any:
+    def __init__(self, engine: Any, **options: Any) -> None:
+        super().__init__(engine, **options)
+        self._perform, self._backend.perform = self._backend.perform, self._counted  # type: ignore[method-assign]
+
+    def _counted(self, effect: Any) -> Any:
         self.requests += isinstance(effect, Request)
-        return super().perform(effect)
+        return self._perform(effect)
 
 
 def renewals(count: int, cycles: int) -> dict[str, list[float]]:

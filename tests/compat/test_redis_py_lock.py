@@ -209,15 +209,15 @@ class Requests:
         self.lease, self._coordinator = locks.lease(lock), lock.coordinator
         self.believed: list[float] = []
         self._lost, self._fails = lost, fails
-        self._performs = self._coordinator.perform
+        self._performs = self._coordinator._backend.perform
         self._asynchronous = locks.side.asynchronous
 
     def __enter__(self) -> Requests:
-        self._coordinator.perform = self._perform_async if self._asynchronous else self._perform
+        self._coordinator._backend.perform = self._perform_async if self._asynchronous else self._perform
         return self
 
     def __exit__(self, *_: object) -> None:
-        del self._coordinator.perform
+        del self._coordinator._backend.perform
 
     def _perform(self, effect: Any) -> Any:
         self.believed.append(self.lease.remaining())

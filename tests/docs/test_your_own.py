@@ -36,13 +36,17 @@ TestAsyncFileCoordinator = _module.TestAsyncFileCoordinator
 
 
 def test_what_is_missing_is_told_when_the_coordinator_is_made() -> None:
-    class Half(_module.FilePlans, _module.Coordinator):  # type: ignore[misc, name-defined]
+    class Backend(_module.FilePlans):  # type: ignore[misc, name-defined]
         plan_renew = None
 
         def perform(self, effect: Any) -> Any:
             raise AssertionError("never asked")
 
-    class Empty(_module.Coordinator):  # type: ignore[misc, name-defined]
+    class Half(_module.Coordinator):  # type: ignore[misc, name-defined]
+        def __init__(self, **options: Any) -> None:
+            super().__init__(Backend(), **options)
+
+    class Empty(_module.Backend):  # type: ignore[misc, name-defined]
         def perform(self, effect: Any) -> Any:
             raise AssertionError("never asked")
 
@@ -50,7 +54,30 @@ def test_what_is_missing_is_told_when_the_coordinator_is_made() -> None:
         Empty()
     with pytest.raises(TypeError, match="Half cannot renew leases; pass renew=False"):
         Half()
-    assert Half(renew=False).settings.renew is False
+    assert Half(renew=False)._backend.settings.renew is False
+
+
+def test_a_backend_that_does_not_fit_its_coordinator_is_refused(tmp_path: Path) -> None:
+    path = str(tmp_path / "locks.sqlite")
+    backend = _module.FileBackend(path)
+    made = _module.Coordinator(backend, ttl=5)
+    assert repr(made) == f"<Coordinator at {path}, ttl 5 s>"
+    for kind, given, says in (
+        (_module.Coordinator, path, "Coordinator takes a backend, not str"),
+        (
+            _module.Coordinator,
+            _module.AsyncFileBackend(path),
+            "needs a backend with `def perform`; add it to AsyncFile",
+        ),
+        (
+            _module.AsyncCoordinator,
+            _module.FileBackend(path),
+            "needs a backend with `async def perform`; add it to File",
+        ),
+        (_module.Coordinator, backend, "this FileBackend has a coordinator already; make a backend for each"),
+    ):
+        with pytest.raises(TypeError, match=says):
+            kind(given)
 
 
 def test_a_busy_file_is_no_answer(tmp_path: Path) -> None:
@@ -86,7 +113,8 @@ class Losing:
 
 def test_a_lost_reply_is_asked_for_again(tmp_path: Path) -> None:
     coordinator = _module.FileCoordinator(str(tmp_path / "locks.sqlite"))
-    coordinator.file = losing = Losing(coordinator.file)
+    backend: Any = coordinator._backend
+    backend.file = losing = Losing(backend.file)
     losing.loses = 1
     lease = coordinator.acquire("r", timeout=5)
     assert losing.asked == ["acquire", "acquire"]
@@ -98,7 +126,8 @@ def test_a_lost_reply_is_asked_for_again(tmp_path: Path) -> None:
 
 def test_what_no_answer_told_of_is_given_back(tmp_path: Path) -> None:
     coordinator = _module.FileCoordinator(str(tmp_path / "locks.sqlite"), ttl=30)
-    coordinator.file = losing = Losing(coordinator.file)
+    backend: Any = coordinator._backend
+    backend.file = losing = Losing(backend.file)
     losing.loses = 1000
     with pytest.raises(CoordinatorUnavailable, match="cut"):
         coordinator.acquire("r", timeout=0.1)

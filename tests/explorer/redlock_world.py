@@ -552,7 +552,7 @@ class _World:
         backend = self._plans(0.0)
         backend.clock = lambda: now
         taken: list[Holding] = []
-        backend.track = taken.append  # type: ignore[assignment]
+        backend.track = taken.append
         settings = Settings(ttl=TTL, owner="explorer").for_one_try()
         token = f"{_name(client)}-{local.token:020d}"
         resource = "s" if operation == "other" else "r"

@@ -254,7 +254,7 @@ def test_a_wrong_limit_is_refused(value: Any, error: type[Exception], says: str)
 
 def test_the_limit_follows_the_ttl_of_the_lock() -> None:
     coordinator = AsyncMemoryCoordinator(ttl=5)
-    assert coordinator.settings.stall_seconds == 15
+    assert coordinator._backend.settings.stall_seconds == 15
     assert coordinator.lock("r", ttl=2)._settings.stall_seconds == 6
     assert coordinator.lock("r", ttl=2, stall_limit=60)._settings.for_one_try().stall_seconds == 60
 

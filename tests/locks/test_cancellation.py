@@ -155,7 +155,7 @@ def test_a_cancellation_during_the_release_keeps_what_the_block_says_of_its_writ
 
     async def main() -> BaseException | None:
         coordinator = AsyncMemoryCoordinator(LockTable(), ttl=60)
-        perform, entered, going = coordinator.perform, asyncio.Event(), asyncio.Event()
+        perform, entered, going = coordinator._backend.perform, asyncio.Event(), asyncio.Event()
 
         async def slow(request: Any) -> Any:
             if request.operation == "release":
@@ -163,7 +163,7 @@ def test_a_cancellation_during_the_release_keeps_what_the_block_says_of_its_writ
                 await going.wait()
             return await perform(request)
 
-        coordinator.perform = slow  # type: ignore[method-assign, assignment]
+        coordinator._backend.perform = slow  # type: ignore[method-assign, assignment]
 
         async def block() -> None:
             async with coordinator.hold("r", timeout=1):
@@ -184,7 +184,7 @@ def test_a_cancellation_during_the_release_keeps_what_the_block_says_of_its_writ
 def test_an_interrupt_during_the_release_keeps_what_the_block_says_of_its_write() -> None:
     unknown = OutcomeUnknown(fence=Fence("r", 1, "t" * 22), seq=1)
     coordinator = MemoryCoordinator(LockTable(), ttl=60)
-    perform = coordinator.perform
+    perform = coordinator._backend.perform
 
     def interrupted(request: Any) -> Any:
         if request.operation == "release":
@@ -193,10 +193,10 @@ def test_an_interrupt_during_the_release_keeps_what_the_block_says_of_its_write(
 
     def block() -> None:
         with coordinator.hold("r", timeout=1):
-            coordinator.perform = interrupted  # type: ignore[method-assign, assignment]
+            coordinator._backend.perform = interrupted  # type: ignore[method-assign, assignment]
             raise unknown
 
     with pytest.raises(KeyboardInterrupt) as caught:
         block()
-    coordinator.perform = perform  # type: ignore[method-assign]
+    coordinator._backend.perform = perform  # type: ignore[method-assign]
     assert caught.value.__cause__ is unknown

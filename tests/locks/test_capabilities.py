@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fencing import Coordinator, FencedLock, LockTable, MemoryCoordinator
+from fencing import Coordinator, FencedLock, MemoryCoordinator
 from fencing.locks.backend import Backend
 from fencing.locks.capabilities import (
     HoldsWithoutTtl,
@@ -28,13 +28,13 @@ def without(*members: str, **more: Any) -> Callable[..., Coordinator]:
     plans = {name: member for name, member in vars(MemoryPlans).items() if name not in (*members, "__dict__")}
     base: Any = type("PoorPlans", (Backend,), plans | more)
 
-    class Poor(base, Coordinator):  # type: ignore[misc]
-        def __init__(self, **options: Any) -> None:
-            self._table = LockTable()
-            super().__init__(**options)
-
+    class PoorBackend(base):  # type: ignore[misc]
         def perform(self, effect: Any) -> Any:
-            return self._table.ask(effect, self.clock())
+            return self.table.ask(effect, self.clock())
+
+    class Poor(Coordinator):
+        def __init__(self, **options: Any) -> None:
+            super().__init__(PoorBackend(), **options)
 
     return Poor
 
@@ -46,9 +46,9 @@ def test_redis_has_all_but_a_session() -> None:
 
 
 def test_memory_has_no_session() -> None:
-    coordinator: Any = MemoryCoordinator()
-    assert isinstance(coordinator, RenewsGrants)
-    assert not isinstance(coordinator, RenewsSession)
+    backend: Any = MemoryCoordinator()._backend
+    assert isinstance(backend, RenewsGrants)
+    assert not isinstance(backend, RenewsSession)
 
 
 def test_waiters_that_are_not_counted_are_not_limited() -> None:
@@ -71,7 +71,7 @@ def test_without_renewal_leases_are_not_renewed() -> None:
 
 def test_renewal_of_a_session_cannot_be_switched_off() -> None:
     poor = without("plan_renew", session_seconds=10.0)
-    assert poor().settings.renew is True
+    assert poor()._backend.settings.renew is True
     with pytest.raises(TypeError, match="always renews the session of all its locks; remove renew=False"):
         poor(renew=False)
 
@@ -87,4 +87,4 @@ def test_one_ttl_for_all_locks() -> None:
 def test_no_lock_without_ttl() -> None:
     coordinator = without("holds_without_ttl")()
     with pytest.raises(TypeError, match="has no locks without a ttl; pass a ttl in seconds"):
-        check_capabilities(coordinator, Settings(ttl=None), 10.0)
+        check_capabilities(coordinator._backend, Settings(ttl=None), 10.0)

@@ -111,8 +111,8 @@ def locks_of(everything: Everything, lease: Any) -> list[Any]:
         lease,
         *(coordinator._give_back._worker for coordinator in (everything.redis, everything.memory)),
         *(part for lane in everything.memory._renewal._lanes.values() for part in (lane, lane.worker, lane.others)),
-        everything.redis._connections._pool,
-        everything.redis._listener,
+        everything.redis._backend._connections._pool,
+        everything.redis._backend._listener,
     ]
     found = [value for owner in owners for value in vars(owner).values() if type(value) in LOCKS]
     assert len(found) >= len(owners), "each of them has one"

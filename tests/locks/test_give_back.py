@@ -28,8 +28,8 @@ async def leave_one_behind(give_back: AsyncGiveBack, settings: Any) -> None:
 def test_tasks_of_loops_that_have_ended_do_not_count() -> None:
     """Else nothing would be given back any more after a thousand of them."""
     coordinator = AsyncMemoryCoordinator()
-    give_back = AsyncGiveBack(coordinator)
+    give_back = AsyncGiveBack(coordinator._backend)
     for _ in range(3):
-        asyncio.run(leave_one_behind(give_back, coordinator.settings))
+        asyncio.run(leave_one_behind(give_back, coordinator._backend.settings))
     assert len(give_back._tasks) == 1
     assert sum(map(len, give_back._tasks.values())) == 1

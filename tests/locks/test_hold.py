@@ -307,16 +307,16 @@ def test_a_lease_that_has_ended_has_no_time_left(side: MemorySide) -> None:
     coordinator = side.coordinator(ttl=10)
     released, detached, lost, forked = [side.call(coordinator.acquire, name) for name in "abcd"]
     seen: list[float] = []
-    performs = coordinator.perform
+    performs = coordinator._backend.perform
 
     def perform(effect: Any) -> Any:
         seen.append(released.remaining())
         return performs(effect)
 
-    coordinator.perform = perform
+    coordinator._backend.perform = perform
     side.call(released.release)
     assert seen == [0.0], "belief ends before the release is sent"
-    del coordinator.perform
+    del coordinator._backend.perform
     detached.detach()
     side.take_away("c")
     side.expect(LeaseLost, lost.renew)

@@ -96,7 +96,7 @@ def test_steps_at_redis(any_redis: RedisServer, stride: int) -> None:
 
         work()
         assert at_every_step(work, check, stride) > 100
-        assert len(coordinator._connections._pool.made()) <= 16
+        assert len(coordinator._backend._connections._pool.made()) <= 16
 
 
 def test_a_lease_that_could_not_be_made_is_not_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,10 +118,10 @@ def test_a_holding_without_a_lease_leaves_the_calendar() -> None:
     clock = ManualClock()
     coordinator = MemoryCoordinator(ttl=60, clock=clock)
     lease = coordinator.acquire("r")
-    holding = Holding(lease._holding.grant, lease._holding.settings, coordinator.clock())
-    coordinator.track(holding)
+    holding = Holding(lease._holding.grant, lease._holding.settings, coordinator._backend.clock())
+    coordinator._backend.track(holding)
     assert len(coordinator._renewal.held()) == 2
-    clock.advance(coordinator.settings.attempt_seconds)
+    clock.advance(coordinator._backend.settings.attempt_seconds)
     del holding
     gc.collect()
     assert coordinator._renewal.held() == [lease._holding]
@@ -196,9 +196,10 @@ class Slow(MemoryCoordinator):
     def __init__(self) -> None:
         super().__init__(ttl=60)
         self.released, self.answer = threading.Event(), threading.Event()
+        self._perform, self._backend.perform = self._backend.perform, self._slowly  # type: ignore[method-assign]
 
-    def perform(self, effect: Any) -> Any:
-        reply = super().perform(effect)
+    def _slowly(self, effect: Any) -> Any:
+        reply = self._perform(effect)
         if effect.operation == "release" and not self.released.is_set():
             self.released.set()
             assert self.answer.wait(10)

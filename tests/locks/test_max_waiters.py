@@ -18,8 +18,8 @@ def enlisted(side: MemorySide, coordinator: Any, place: Any = None) -> Any:
     """Ask once, as a waiter. Return the reply."""
     token = new_token() if place is None else place.token
     settings = coordinator.lock("r", max_waiters=1)._settings
-    plan = coordinator.plan_queue("r", token, settings, floor=0, deadline=side.clock() + 60, place=place)
-    return side.call(run_async if side.asynchronous else run, plan, coordinator.perform)
+    plan = coordinator._backend.plan_queue("r", token, settings, floor=0, deadline=side.clock() + 60, place=place)
+    return side.call(run_async if side.asynchronous else run, plan, coordinator._backend.perform)
 
 
 def test_a_waiter_that_died_counts_no_more(side: MemorySide) -> None:

@@ -10,7 +10,6 @@ import pytest
 from fencing import LockTable, MemoryCoordinator
 from fencing.kernel.effects import Plan, Shielded, Sleep
 from fencing.locks import several
-from fencing.locks.holding import Holding
 
 WAITS, RUNS, DONE = "waits", "runs", "done"
 
@@ -30,11 +29,14 @@ def flat(plan: Plan[Any]) -> Plan[Any]:
 
 
 class Walked(MemoryCoordinator):
-    def give_back_later(self, *_: object) -> None:
-        """Do nothing: the walk leaves many plans in the middle."""
+    def __init__(self, table: LockTable, **options: Any) -> None:
+        super().__init__(table, **options)
+        self._backend.give_back_later = nothing  # the walk leaves many plans in the middle
+        self._backend.track = nothing  # it is not in the process' timer
 
-    def track(self, holding: Holding) -> None:
-        """Do nothing: it is not in the process' timer."""
+
+def nothing(*_: object) -> None:
+    pass
 
 
 class Caller:
@@ -55,7 +57,9 @@ class Caller:
             part.lease = lambda holding: holding
         for holding in reversed((yield from flat(several.acquire_all(parts, float("inf"))))):
             holding.end("released")
-            yield from flat(self.coordinator.plan_release(holding.fence, self.coordinator.settings, deadline=0))
+            yield from flat(
+                self.coordinator._backend.plan_release(holding.fence, self.coordinator._backend.settings, deadline=0)
+            )
 
     def step(self) -> None:
         try:
@@ -68,7 +72,7 @@ class Caller:
             return
         self.state = RUNS
         self.wanted = effect.arguments[0]
-        self.reply = self.coordinator.perform(effect)
+        self.reply = self.coordinator._backend.perform(effect)
 
     @property
     def can_go_on(self) -> bool:

@@ -457,7 +457,7 @@ def test_a_grant_that_cannot_be_tracked_is_given_back(steps: Stepper) -> None:
     def fail(*_: Any) -> Any:
         raise RuntimeError("can't start new thread")
 
-    steps.redis.track = fail  # type: ignore[method-assign, assignment]
+    steps.redis.track = fail
     with pytest.raises(RuntimeError):
         steps.run(plans.acquire(steps.redis, "r", settings(GUARD), 5.0), GRANTED, RELEASED)
     assert steps.asked() == ["acquire", "release"]
@@ -490,7 +490,7 @@ def calls_of(steps: Stepper, script: str) -> list[Call]:
 def given_back(steps: Stepper) -> list[str]:
     """The tokens that are given back in the background, from now on."""
     tokens: list[str] = []
-    steps.redis.give_back_later = lambda fence, settings: tokens.append(fence.token)  # type: ignore[method-assign]
+    steps.redis.give_back_later = lambda fence, settings: tokens.append(fence.token)
     return tokens
 
 

@@ -24,7 +24,7 @@ def scripted(side: MemorySide) -> Any:
 
 def losing(side: MemorySide, coordinator: Any, operation: str, *, before: bool = False) -> list[Any]:
     """Lose the replies to an operation, or the requests, until the list that this returns is cleared. It has them."""
-    perform, lost = coordinator.perform, [None]
+    perform, lost = coordinator._backend.perform, [None]
 
     def is_lost(effect: Any) -> bool:
         if effect.operation != operation or not lost:
@@ -49,7 +49,7 @@ def losing(side: MemorySide, coordinator: Any, operation: str, *, before: bool =
             await perform(effect)
         return lose()
 
-    coordinator.perform = asynchronous if side.asynchronous else sync
+    coordinator._backend.perform = asynchronous if side.asynchronous else sync
     return lost
 
 
@@ -367,7 +367,7 @@ def test_locks_that_are_held_together_are_reclaimed_one_by_one(side: MemorySide)
 def test_a_release_during_the_remint_wins(side: MemorySide) -> None:
     coordinator = side.coordinator(guards=[scripted(side)])
     lease = side.call(coordinator.acquire, "r")
-    perform = coordinator.perform
+    perform = coordinator._backend.perform
 
     def sync(effect: Any) -> Any:
         reply = perform(effect)
@@ -381,7 +381,7 @@ def test_a_release_during_the_remint_wins(side: MemorySide) -> None:
             await lease.release()
         return reply
 
-    coordinator.perform = asynchronous if side.asynchronous else sync
+    coordinator._backend.perform = asynchronous if side.asynchronous else sync
     with pytest.raises(LeaseLost) as caught:
         side.call(lease.reclaim)
     assert caught.value.reason == "released"
@@ -477,9 +477,9 @@ def test_an_interruption_between_two_lines_is_continued(side: MemorySide, moment
     guard = scripted(side)
     coordinator = side.coordinator(ttl=9, guards=[guard])
     lease = side.call(coordinator.acquire, "r")
-    target: Any = lease._holding if moment == "end" else coordinator
+    target: Any = lease._holding if moment == "end" else coordinator._backend
     kind = type(lease._holding)
-    real = kind.end if moment == "end" else coordinator.track
+    real = kind.end if moment == "end" else coordinator._backend.track
     interrupted: list[bool] = []
 
     def end(holding: Any, how: Any, cause: Any = None) -> Any:
@@ -509,13 +509,13 @@ def test_an_interruption_between_two_lines_is_continued(side: MemorySide, moment
 def test_a_release_at_the_moment_of_succession_is_no_belief(side: MemorySide) -> None:
     coordinator = side.coordinator(guards=[scripted(side)])
     lease = side.call(coordinator.acquire, "r")
-    track = coordinator.track
+    track = coordinator._backend.track
 
     def track_and_release(holding: Any) -> None:
         track(holding)
         lease._asked = True  # as a signal handler's release
 
-    coordinator.track = track_and_release
+    coordinator._backend.track = track_and_release
     with pytest.raises(LeaseLost) as caught:
         side.call(lease.reclaim)
     assert caught.value.reason == "released"
@@ -528,7 +528,7 @@ def test_a_thread_that_releases_beside_a_reclaim_frees_what_it_got() -> None:
     side = MemorySide(False)
     coordinator = side.coordinator(guards=[scripted(side)])
     lease = side.call(coordinator.acquire, "r")
-    track = coordinator.track
+    track = coordinator._backend.track
     threads: list[threading.Thread] = []
 
     def track_beside_release(holding: Any) -> None:
@@ -536,7 +536,7 @@ def test_a_thread_that_releases_beside_a_reclaim_frees_what_it_got() -> None:
         threads.append(threading.Thread(target=lease.release))
         threads[0].start()
 
-    coordinator.track = track_beside_release
+    coordinator._backend.track = track_beside_release
     fresh = lease.reclaim()
     threads[0].join(20)
     assert side.holder() is None

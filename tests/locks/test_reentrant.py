@@ -26,7 +26,7 @@ from tests.support.memory_side import MemorySide
 def counted(coordinator: Any) -> list[str]:
     """Return a list of the operations that the coordinator requests from now on."""
     operations: list[str] = []
-    perform = coordinator.perform
+    perform = coordinator._backend.perform
 
     def counting(effect: Any) -> Any:
         operations.append(effect.operation)
@@ -36,7 +36,7 @@ def counted(coordinator: Any) -> list[str]:
         operations.append(effect.operation)
         return await perform(effect)
 
-    coordinator.perform = counting_async if asyncio.iscoroutinefunction(perform) else counting
+    coordinator._backend.perform = counting_async if asyncio.iscoroutinefunction(perform) else counting
     return operations
 
 

@@ -211,14 +211,14 @@ def test_the_deadline_is_watched_while_the_renewal_hangs() -> None:
     clock, stuck, permitted = ManualClock(), threading.Event(), threading.Event()
     coordinator = MemoryCoordinator(clock=clock, ttl=TTL)
     lease = coordinator.acquire("r")
-    perform = coordinator.perform
+    perform = coordinator._backend.perform
 
     def hang(effect: Any) -> Any:
         stuck.set()
         permitted.wait(30)
         return perform(effect)
 
-    coordinator.perform = hang  # type: ignore[method-assign]
+    coordinator._backend.perform = hang  # type: ignore[method-assign]
     clock.advance(STEP)
     assert stuck.wait(30)
     assert lease.held
@@ -248,7 +248,7 @@ def test_an_unforeseen_error_is_logged_and_renewal_continues(
 ) -> None:
     coordinator = side.coordinator(ttl=TTL)
     lease = side.call(coordinator.acquire, "r")
-    plan_renew = coordinator.plan_renew
+    plan_renew = coordinator._backend.plan_renew
     failures = iter([True, True])
 
     def failing(*args: Any, **options: Any) -> Any:
@@ -256,7 +256,7 @@ def test_an_unforeseen_error_is_logged_and_renewal_continues(
             raise ZeroDivisionError("unforeseen")
         return plan_renew(*args, **options)
 
-    monkeypatch.setattr(coordinator, "plan_renew", failing)
+    monkeypatch.setattr(coordinator._backend, "plan_renew", failing)
     side.clock.advance(STEP)
     side.wait_until(lambda: "unforeseen" in caplog.text and lease._holding.due is not None)
     side.clock.advance(1)
@@ -271,7 +271,7 @@ def test_an_unforeseen_error_is_logged_and_renewal_continues(
 def test_closing_takes_a_second_however_many_locks_are_held(side: MemorySide, caplog: pytest.LogCaptureFixture) -> None:
     coordinator = side.coordinator(ttl=TTL)
     leases = [side.call(coordinator.acquire, str(i)) for i in range(9)]
-    perform, asked = coordinator.perform, list[Any]()
+    perform, asked = coordinator._backend.perform, list[Any]()
 
     def perform_slowly(effect: Any) -> Any:
         asked.append(effect.operation)
@@ -281,7 +281,7 @@ def test_closing_takes_a_second_however_many_locks_are_held(side: MemorySide, ca
     async def perform_slowly_async(effect: Any) -> Any:
         return await perform_slowly(effect)
 
-    coordinator.perform = perform_slowly_async if side.asynchronous else perform_slowly
+    coordinator._backend.perform = perform_slowly_async if side.asynchronous else perform_slowly
     side.call(coordinator.close)
     assert asked == ["release"] * 3
     assert "6 locks were held that could not be released" in caplog.text
@@ -296,7 +296,7 @@ def test_a_renewal_that_is_under_way_when_the_coordinator_is_closed(
     coordinator = side.coordinator(ttl=TTL)
     lease = side.call(coordinator.acquire, "r")
     asked, closed = threading.Event(), threading.Event()
-    performs = coordinator.perform
+    performs = coordinator._backend.perform
 
     def fail() -> NoReturn:
         raise RuntimeError("this coordinator was closed")
@@ -314,7 +314,7 @@ def test_a_renewal_that_is_under_way_when_the_coordinator_is_closed(
         await until(closed.is_set)
         fail()
 
-    coordinator.perform = perform
+    coordinator._backend.perform = perform
     side.clock.advance(STEP)
     side.wait_until(asked.is_set)
     side.call(coordinator.close)
@@ -372,14 +372,14 @@ def test_the_thread_ends_after_the_last_lease(monkeypatch: pytest.MonkeyPatch) -
     worked: set[threading.Thread] = set()
     clock = ManualClock()
     coordinator = MemoryCoordinator(clock=clock, ttl=TTL)
-    perform = coordinator.perform
+    perform = coordinator._backend.perform
 
     def noted(effect: Any) -> Any:
         if threading.current_thread().name == "fencing-renewal":
             worked.add(threading.current_thread())
         return perform(effect)
 
-    monkeypatch.setattr(coordinator, "perform", noted)
+    monkeypatch.setattr(coordinator._backend, "perform", noted)
     one, two = coordinator.acquire("one"), coordinator.acquire("two")
     clock.advance(STEP)
     wait_until(lambda: one.remaining() > TTL - STEP and two.remaining() > TTL - STEP)
@@ -489,7 +489,7 @@ class Gate:
 
     def __init__(self, side: MemorySide, coordinator: Any, *names: str) -> None:
         self.waiting, self.permitted = 0, False
-        perform = coordinator.perform
+        perform = coordinator._backend.perform
 
         def is_held(effect: Any) -> bool:
             return effect.operation == "renew" and any(fence.resource in names for fence in effect.arguments[1])
@@ -506,7 +506,7 @@ class Gate:
                 await until(lambda: self.permitted)
             return await perform(effect)
 
-        coordinator.perform = perform_held_async if side.asynchronous else perform_held
+        coordinator._backend.perform = perform_held_async if side.asynchronous else perform_held
 
 
 def test_a_short_lease_does_not_wait_for_the_requests_of_long_ones(side: MemorySide) -> None:

@@ -90,7 +90,7 @@ def test_one_deadline_for_all(side: MemorySide) -> None:
     first = side.call(side.coordinator().acquire, "a")
     asked = []
     coordinator = side.coordinator()
-    perform = coordinator.perform
+    perform = coordinator._backend.perform
 
     def watch(effect: Any) -> Any:
         asked.append(effect.arguments[0])
@@ -101,7 +101,7 @@ def test_one_deadline_for_all(side: MemorySide) -> None:
     async def watch_async(effect: Any) -> Any:
         return await watch(effect)
 
-    coordinator.perform = watch_async if side.asynchronous else watch
+    coordinator._backend.perform = watch_async if side.asynchronous else watch
     error = side.expect(NotAcquired, in_block, side, coordinator.hold_all(["a", "b"], timeout=5), nothing)
     assert (error.resource, error.reason) == ("a", "held")
     assert error.waited >= 5
@@ -111,7 +111,7 @@ def test_one_deadline_for_all(side: MemorySide) -> None:
 
 def test_what_there_was_no_time_for_is_not_tried(side: MemorySide) -> None:
     coordinator = side.coordinator()
-    perform, asked = coordinator.perform, []
+    perform, asked = coordinator._backend.perform, []
 
     def slow(effect: Any) -> Any:
         asked.append((effect.operation, effect.arguments[0]))
@@ -121,7 +121,7 @@ def test_what_there_was_no_time_for_is_not_tried(side: MemorySide) -> None:
     async def slow_async(effect: Any) -> Any:
         return await slow(effect)
 
-    coordinator.perform = slow_async if side.asynchronous else slow
+    coordinator._backend.perform = slow_async if side.asynchronous else slow
     error = side.expect(NotAcquired, in_block, side, coordinator.hold_all(["a", "b"], timeout=5), nothing)
     assert (error.resource, error.reason) == ("b", "late")
     assert asked == [("acquire", "a"), ("release", "a")]
@@ -334,7 +334,7 @@ class Interruption(BaseException):
 def test_a_second_interruption_while_all_are_given_back_leaves_none_taken() -> None:
     side = MemorySide(False)
     coordinator = side.coordinator()
-    perform = coordinator.perform
+    perform = coordinator._backend.perform
     requests: list[tuple[str, str]] = []
 
     def interrupted(effect: Any) -> Any:
@@ -344,7 +344,7 @@ def test_a_second_interruption_while_all_are_given_back_leaves_none_taken() -> N
             raise Interruption
         return perform(effect)
 
-    coordinator.perform = interrupted
+    coordinator._backend.perform = interrupted
     with pytest.raises(Interruption), coordinator.hold_all(["a", "b", "c"]):
         pass
     side.wait_until(lambda: free(side, "a", "b", "c"))

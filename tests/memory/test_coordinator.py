@@ -69,7 +69,9 @@ def test_a_late_renewal_does_not_shorten_the_lease() -> None:
     lease = coordinator.acquire("r")
     clock.advance(5)
     lease.renew()
-    plan = coordinator.plan_renew([Grant(lease.fence, 0.0)], coordinator.settings, deadline=clock() + 1)
+    plan = coordinator._backend.plan_renew(
+        [Grant(lease.fence, 0.0)], coordinator._backend.settings, deadline=clock() + 1
+    )
     request = plan.send(None)
     table.ask(request, now=clock() - 3)  # its clock was read before the other one's
     holder = coordinator.holder("r")

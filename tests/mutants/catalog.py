@@ -384,7 +384,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a-prefix-is-no-part-of-the-resource",
         "fencing/locks/lock_async.py",
-        "check_resource(resource, self.coordinator.prefix)",
+        "check_resource(resource, backend.prefix)",
         "check_resource(resource)",
         ("tests/locks/test_prefix.py::test_locks_that_are_made_in_each_way",),
     ),
@@ -455,15 +455,15 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "clients-with-one-pool-open-connections-each",
         "fencing/locks/clients.py",
-        "shared = kind.shared_by_clients(client)",
+        "shared = kind._shared_by_clients(client)",
         "shared = client",
         ("tests/redis/test_connections.py::test_clients_with_one_pool_have_one_coordinator",),
     ),
     Mutant(
         "each-lease-gets-an-attempt-behind-the-second-of-closing",
         "fencing/coordinator_async.py",
-        "if self.clock() < closed_at:",
-        "if self.clock() != closed_at:",
+        "if backend.clock() < closed_at:",
+        "if backend.clock() != closed_at:",
         ("tests/locks/test_renewal.py::test_closing_takes_a_second_however_many_locks_are_held",),
     ),
     Mutant(

@@ -104,15 +104,15 @@ def test_while_a_waiter_connects_or_waits(
     client = any_redis.client()
     client.set("r", "another holder")
     alarm.assert_interrupts(coordinator.acquire, "r", 3)
-    coordinator._listener.close()
-    coordinator._listener._closed = False
-    connect = coordinator._listener._connect
+    coordinator._backend._listener.close()
+    coordinator._backend._listener._closed = False
+    connect = coordinator._backend._listener._connect
 
     def silent(deadline: float) -> None:
         through.silence()
         connect(deadline)
 
-    coordinator._listener._connect = silent
+    coordinator._backend._listener._connect = silent
     alarm.assert_interrupts(coordinator.acquire, "r", 3)
     through.restore()
     client.delete("r")

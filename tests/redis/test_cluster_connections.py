@@ -135,7 +135,7 @@ def test_the_permissions_of_the_page_are_enough(side: Side, redis_clusters: Redi
 def test_a_renewal_waits_for_no_calls_that_have_all_connections(redis_cluster: RedisCluster) -> None:
     with RedisCoordinator(redis_cluster.client(), ttl=60) as coordinator:
         lease = coordinator.acquire("r")
-        pools = [node._pool for node in coordinator._connections._nodes.values()]
+        pools = [node._pool for node in coordinator._backend._connections._nodes.values()]
         lent = [(pool, pool.take(10)) for pool in pools for _ in range(MAX_CONNECTIONS)]
         for server in redis_cluster.primaries():
             server.client().script_flush()  # so that it is asked twice, the second time beside the others

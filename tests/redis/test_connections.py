@@ -182,7 +182,7 @@ def test_credentials_that_change(side: Side, fresh_redis: RedisFactory) -> None:
 
 def _log_out(coordinator: Any) -> Any:
     """Log the connection out, as a server does when the credentials have expired."""
-    connections = coordinator._connections
+    connections = coordinator._backend._connections
     if hasattr(connections, "_pool"):
         connection = connections._pool.free[-1].raw
         connection.send_command("RESET")
@@ -314,9 +314,9 @@ def test_each_event_loop_leaves_nothing_behind(any_redis: RedisServer) -> None:
         warnings.simplefilter("ignore", ResourceWarning)  # asyncio's, of connections that outlive their loop
         for _ in range(20):
             asyncio.run(job())
-        assert len(coordinator._connections._loops) == 1
+        assert len(coordinator._backend._connections._loops) == 1
         asyncio.run(coordinator.close())
-        assert not coordinator._connections._loops
+        assert not coordinator._backend._connections._loops
         gc.collect()
     wait_until(lambda: connections() <= before)
 

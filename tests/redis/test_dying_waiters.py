@@ -233,10 +233,10 @@ def test_a_dead_tcp_connection_is_noticed(
     through.silence()
 
     if side.asynchronous:
-        [listener] = coordinator._listener._loops.values()
+        [listener] = coordinator._backend._listener._loops.values()
         side.wait_until(lambda: listener.connection is None)
     else:
-        side.wait_until(lambda: coordinator._listener._connection is None)
+        side.wait_until(lambda: coordinator._backend._listener._connection is None)
     side.call(holder.release)
     through.cut()
     through.restore()
@@ -265,8 +265,8 @@ def test_a_forked_child_waits_on_a_connection_of_its_own(any_redis: RedisServer)
     holder = coordinator.acquire("r")
     waiter = Waiter(side, coordinator)
     queue.has(1)
-    assert coordinator._listener._connection is not None
-    sock = quirks.socket_of(coordinator._listener._connection.raw)
+    assert coordinator._backend._listener._connection is not None
+    sock = quirks.socket_of(coordinator._backend._listener._connection.raw)
     assert sock is not None
     parents = sock.fileno()
 

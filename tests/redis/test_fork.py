@@ -64,7 +64,7 @@ def test_the_child_uses_the_coordinator_on_connections_of_its_own(any_redis: Red
 
 def test_a_fork_while_every_connection_is_in_use(any_redis: RedisServer) -> None:
     with RedisCoordinator(any_redis.client()) as coordinator:
-        coordinator._connections._pool.free.clear()
+        coordinator._backend._connections._pool.free.clear()
 
         def check() -> None:
             assert coordinator.acquire("r", timeout=5).release() is True

@@ -110,7 +110,7 @@ def test_a_deadline_while_reconnecting(side: Side, any_redis: RedisServer, proxy
     client = any_redis.client()
     coordinator = side.coordinator(through.url(any_redis.url), ttl=60)
     side.call(side.call(coordinator.acquire, "warm").release)
-    factory = coordinator._connections.factory
+    factory = coordinator._backend._connections.factory
     right = factory.options["port"]
 
     def lose(request: bytes) -> bool:

@@ -54,7 +54,9 @@ class Network:
             self.direct.script_load(script.text)  # so that the first request runs it
         self.coordinator = side.coordinator(client, ttl=TTL, renew=False, **options)
         self._skipped = 0.0
-        self.coordinator.clock = lambda: now() + self._skipped  # of the plans; that of the waits is the real one
+        self.coordinator._backend.clock = lambda: (
+            now() + self._skipped
+        )  # of the plans; that of the waits is the real one
         side.call(side.call(self.coordinator.acquire, "r", timeout=10).release)  # a connection is open
 
     def stall(self, script: Script, *, seconds: float = 0.0, words: int = 0) -> Loss:
@@ -186,7 +188,7 @@ def test_a_waiter_keeps_its_place(side: Side, network: Network) -> None:
 @pytest.mark.parametrize("lost", ["reply", pytest.param("request", marks=pytest.mark.thorough)])
 def test_an_adoption_without_an_answer_frees_nothing_and_is_repeated(side: Side, network: Network, lost: str) -> None:
     fence = side.call(network.coordinator.acquire, "r").detach()
-    before = network.coordinator.clock()
+    before = network.coordinator._backend.clock()
 
     def matches(request: bytes) -> bool:
         network._skipped += TTL if asks_for(REMINT, request) else 0.0
@@ -196,7 +198,7 @@ def test_an_adoption_without_an_answer_frees_nothing_and_is_repeated(side: Side,
     loss = lose(matches)
     side.expect(CoordinatorUnavailable, network.coordinator.adopt, fence)
     assert loss.fired == 1
-    assert network.coordinator.clock() > before + TTL / 2
+    assert network.coordinator._backend.clock() > before + TTL / 2
     held = network.direct.get("r")
     assert (held == fence.token.encode()) is (lost == "request")
     lease = side.call(network.coordinator.adopt, fence)

@@ -45,7 +45,7 @@ def test_an_attempt_that_arrives_late_does_not_free_what_its_repetition_got(
     coordinator = side.coordinator(client, ttl=2.4, renew=False)
     side.call(side.call(coordinator.acquire, "warm").release)  # a connection is open
     slow.silence()
-    factory = coordinator._connections.factory
+    factory = coordinator._backend._connections.factory
     factory.options["port"] = quick.port  # the next connection goes the other way
     lease = side.call(coordinator.acquire, "r", timeout=10)
     slow.restore()
@@ -111,9 +111,11 @@ def test_a_repeated_remint_gets_the_same_fence(side: Side, any_redis: RedisServe
     coordinator = side.coordinator(through.url(any_redis.url), clock_floor=False)
     lease = side.call(coordinator.acquire, "r")
     loss = through.drop_reply_when(lambda request: asks_for(REMINT, request))
-    deadline = coordinator.clock() + 5
-    plan = coordinator.plan_remint(lease.fence, new_token(), coordinator.settings, floor=100, deadline=deadline)
-    grant = side.call(run_async if side.asynchronous else run, plan, coordinator.perform)
+    deadline = coordinator._backend.clock() + 5
+    plan = coordinator._backend.plan_remint(
+        lease.fence, new_token(), coordinator._backend.settings, floor=100, deadline=deadline
+    )
+    grant = side.call(run_async if side.asynchronous else run, plan, coordinator._backend.perform)
     assert loss.fired == 1
     assert grant.fence.number == 101
     assert any_redis.client().get("r") == grant.fence.token.encode()

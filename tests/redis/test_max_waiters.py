@@ -35,18 +35,20 @@ def limited(side: Side, any_redis: RedisServer) -> Callable[[int], Any]:
 
 def enlisted(side: Side, coordinator: Any, place: Any = None) -> Any:
     """Ask once, as a waiter. Return the reply."""
-    token, deadline = new_token() if place is None else place.waiter.token, coordinator.clock() + 60
-    plan = coordinator.plan_queue("r", token, coordinator.settings, floor=0, deadline=deadline, place=place)
-    return side.call(run_async if side.asynchronous else run, plan, coordinator.perform)
+    token, deadline = new_token() if place is None else place.waiter.token, coordinator._backend.clock() + 60
+    plan = coordinator._backend.plan_queue(
+        "r", token, coordinator._backend.settings, floor=0, deadline=deadline, place=place
+    )
+    return side.call(run_async if side.asynchronous else run, plan, coordinator._backend.perform)
 
 
 async def in_loop(coordinator: Any, resource: str) -> bool:
-    return bool(coordinator.is_waited_for(resource))
+    return bool(coordinator._backend.is_waited_for(resource))
 
 
 def leave(side: Side, coordinator: Any, place: Any) -> None:
-    plan = place.plan_leave(deadline=coordinator.clock() + 60)
-    side.call(run_async if side.asynchronous else run, plan, coordinator.perform)
+    plan = place.plan_leave(deadline=coordinator._backend.clock() + 60)
+    side.call(run_async if side.asynchronous else run, plan, coordinator._backend.perform)
 
 
 def test_of_eight_racers_exactly_three_wait(
@@ -100,7 +102,7 @@ def test_a_refused_caller_sends_two_requests_and_leaves_nothing(
     before = any_redis.client().info("commandstats")["cmdstat_evalsha"]["calls"]
     assert side.expect(NotAcquired, other.acquire, "r", timeout=None).reason == "full"
     assert any_redis.client().info("commandstats")["cmdstat_evalsha"]["calls"] - before == 2
-    assert not side.call(partial(in_loop, other) if side.asynchronous else other.is_waited_for, "r")
+    assert not side.call(partial(in_loop, other) if side.asynchronous else other._backend.is_waited_for, "r")
     assert side.call(other.try_acquire, "r") is None
     assert side.expect(NotAcquired, other.acquire, "r", timeout=0).reason == "held"
     side.call(holder.release)

@@ -112,11 +112,13 @@ def test_a_call_whose_time_is_up_does_not_break_the_connection_of_the_others(
         client = freezable_redis.client()
         mine = client.client_list(_type="normal")
         freezable_redis.freeze()
-        deadline = coordinator.clock() + 0.002
-        plan = coordinator.plan_acquire("hasty", "t" * 22, coordinator.settings, floor=0, deadline=deadline)
+        deadline = coordinator._backend.clock() + 0.002
+        plan = coordinator._backend.plan_acquire(
+            "hasty", "t" * 22, coordinator._backend.settings, floor=0, deadline=deadline
+        )
         patient = asyncio.ensure_future(coordinator.acquire("patient"))
         with pytest.raises(CoordinatorUnavailable):
-            await run_async(plan, coordinator.perform)
+            await run_async(plan, coordinator._backend.perform)
         freezable_redis.thaw()
         await (await patient).release()
         assert {each["id"] for each in client.client_list(_type="normal")} <= {each["id"] for each in mine}
@@ -143,10 +145,12 @@ def test_a_call_that_was_given_up_is_not_checked_again_and_again(
         freezable_redis.freeze()
         patient = asyncio.ensure_future(coordinator.acquire("patient"))
         await asyncio.sleep(0)
-        deadline = coordinator.clock() + 0.002
-        plan = coordinator.plan_acquire("hasty", "t" * 22, coordinator.settings, floor=0, deadline=deadline)
+        deadline = coordinator._backend.clock() + 0.002
+        plan = coordinator._backend.plan_acquire(
+            "hasty", "t" * 22, coordinator._backend.settings, floor=0, deadline=deadline
+        )
         with pytest.raises(CoordinatorUnavailable):
-            await run_async(plan, coordinator.perform)
+            await run_async(plan, coordinator._backend.perform)
         await asyncio.sleep(0.5)  # time for checks that must not come
         freezable_redis.thaw()
         await (await patient).release()
@@ -165,7 +169,7 @@ def test_a_silent_connection_is_replaced_and_all_its_calls_are_repeated(
     async def story(coordinator: AsyncRedisCoordinator) -> None:
         await pair(coordinator, "warm")
         slow.silence()
-        coordinator._connections.factory.options["port"] = quick.port
+        coordinator._backend._connections.factory.options["port"] = quick.port
         started = time.monotonic()
         await asyncio.gather(*(pair(coordinator, f"r{number}") for number in range(50)))
         assert time.monotonic() - started < 20, "all at once; one time-out after the other takes 50 s"
@@ -235,11 +239,13 @@ def test_connecting_to_a_frozen_server_is_bounded(freezable_redis: RedisServer) 
     async def main() -> None:
         coordinator = AsyncRedisCoordinator(redis.asyncio.Redis.from_url(freezable_redis.url))
         freezable_redis.freeze()
-        deadline = coordinator.clock() + 0.2
-        plan = coordinator.plan_acquire("r", "t" * 22, coordinator.settings, floor=0, deadline=deadline)
+        deadline = coordinator._backend.clock() + 0.2
+        plan = coordinator._backend.plan_acquire(
+            "r", "t" * 22, coordinator._backend.settings, floor=0, deadline=deadline
+        )
         started = time.monotonic()
         with pytest.raises(CoordinatorUnavailable):
-            await run_async(plan, coordinator.perform)
+            await run_async(plan, coordinator._backend.perform)
         assert time.monotonic() - started < 10, "its time is 0.2 s"
         await coordinator.close()
 

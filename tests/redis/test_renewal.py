@@ -94,14 +94,14 @@ def test_a_short_lease_of_before_leaves_the_requests_of_others_their_time(side: 
     side.wait_until(lambda: lease._holding.due is not None)  # it is in the calendar
     side.call(lease.release)
     limits: list[float] = []
-    perform = coordinator.perform
+    perform = coordinator._backend.perform
 
     def note(call: Any) -> Any:
         if call.script is RENEW:
             limits.append(call.timeout)
         return perform(call)
 
-    coordinator.perform = note
+    coordinator._backend.perform = note
     lease = side.call(coordinator.acquire, "r", timeout=60)
     wait_until_renewed(lease)
     assert min(limits) > TTL / 7, "a third of the shortest ttl of its lane, which is more than half of its own"

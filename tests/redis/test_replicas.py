@@ -123,7 +123,7 @@ def test_a_reminted_fence_waits_for_the_replica(side: Side, pair: Pair, account:
     lock = coordinator.lock("r", guards=[account.guard])
     side.call(side.call(lock.acquire, timeout=10).release)
     pair.primary.client().delete(keys_of("r").counter)
-    coordinator.clock_floor = False  # the numbers begin anew
+    coordinator._backend.clock_floor = False  # the numbers begin anew
     before = pair.calls("wait")
     lease = side.call(lock.acquire, timeout=10)
     assert pair.calls("wait") == before + 2

@@ -87,7 +87,7 @@ def test_a_connection_that_the_pool_gets_late_is_asked_for_its_role_and_policy(a
     side, credentials = Side(False), LateCredentials()
     coordinator = side.coordinator(side.client(any_redis.url, credential_provider=credentials), ttl=60)
     side.expect(CoordinatorUnavailable, coordinator.acquire, "r", timeout=0.1)
-    connections = coordinator._connections
+    connections = coordinator._backend._connections
     assert connections.factory.must_ask_info()
     credentials.given = credentials.asked
     wait_until(lambda: any(each.used for each in connections._pool.free))
@@ -201,7 +201,7 @@ def test_a_listening_connection_waits_for_a_late_reply(any_redis: RedisServer, p
     assert late.wait(60)
     time.sleep(3 * RECHECK_SECONDS)
     far.restore()
-    wait_until(lambda: coordinator._listener._connection is not None)
+    wait_until(lambda: coordinator._backend._listener._connection is not None)
     assert subscribed() == before + 1
     assert held.release() is True
     waiter.join(30)

@@ -521,7 +521,7 @@ def test_waiters_listen_again_once_the_calls_have_left_a_server(
     before = commands(redis_server, "subscribe")
     client.client_kill_filter(_type="normal")
     coordinator.lock("other").holder()
-    coordinator._listener._waiters.wake_all()  # as each does from time to time
+    coordinator._backend._listener._waiters.wake_all()  # as each does from time to time
     wait_until(lambda: commands(redis_server, "subscribe") == before + 1)
     assert held.release() is True
     assert waiter.join().error is None

@@ -106,7 +106,7 @@ class Schedule:
         self.side.call(self.coordinators[0].initialise)
         for coordinator in self.coordinators[1:]:
             ahead = self.chance.choice([0, 0, -MINUTE, MINUTE]) * 1_000_000
-            coordinator._wall_clock_us = lambda ahead=ahead: time.time_ns() // 1000 + ahead
+            coordinator._backend._wall_clock_us = lambda ahead=ahead: time.time_ns() // 1000 + ahead
         self.faults: list[Callable[[], None]] = [self._freeze, self._cut_off, self._kill, self._majority]
         if not always:
             self.faults += [self._stop, self._empty, self._cut]

@@ -183,8 +183,8 @@ def test_clocks_that_jump_end_leases_early_and_numbers_grow_all_the_same(side: S
 @pytest.mark.parametrize("ahead", [-60, 60])
 def test_a_client_whose_clock_is_wrong_by_a_minute(side: Side, five: Cut, ahead: int) -> None:
     right, wrong = five.nodes.coordinator(side), five.nodes.coordinator(side)
-    clock = wrong._wall_clock_us
-    wrong._wall_clock_us = lambda: clock() + ahead * 1_000_000
+    clock = wrong._backend._wall_clock_us
+    wrong._backend._wall_clock_us = lambda: clock() + ahead * 1_000_000
     numbers = []
     for _ in range(4):
         numbers += numbers_of(side, right, 1) + numbers_of(side, wrong, 1)
@@ -263,7 +263,7 @@ def test_a_release_is_sent_behind_each_request_without_a_reply(side: Side, fresh
     before = [highest_of(server) for server in nodes.servers]
     for server in nodes.servers[:2]:
         server.freeze()
-    side.expect(NoReply, coordinator.perform, Fanout(call, (0, 1, 2), 2, 2, 0.1))
+    side.expect(NoReply, coordinator._backend.perform, Fanout(call, (0, 1, 2), 2, 2, 0.1))
     for server, earlier in zip(nodes.servers[:2], before, strict=False):
         server.thaw()
         side.wait_until(lambda server=server, earlier=earlier: highest_of(server) > earlier)  # type: ignore[misc]
@@ -313,7 +313,7 @@ def test_a_node_that_is_slow_to_connect_is_one_again_when_its_connection_is_open
     five.proxies[0].silence()
     coordinator = five.nodes.coordinator(side, five.urls, ttl=10.0, node_timeout=0.2)
     side.call(side.call(coordinator.acquire, "r", timeout=60).release)
-    [bundle] = coordinator._connections._pool.free
+    [bundle] = coordinator._backend._connections._pool.free
     assert bundle.closed == {0}
     five.restore()
     wait_until(lambda: not bundle.closed)

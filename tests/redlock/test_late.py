@@ -250,7 +250,7 @@ def test_a_late_join_does_not_admit_a_node_that_lost_its_data_again(side: Side, 
     third.flushall()
     third.script_load(JOIN.text)
     ask = Fanout(highest_call(), (2,), 1, 1, 1.0)
-    side.wait_until(lambda: int(side.call(slow.other.perform, ask)[2][2]) == 0)
+    side.wait_until(lambda: int(side.call(slow.other._backend.perform, ask)[2][2]) == 0)
     assert third.get(MEMBER) is None
     kept.deliver()
     assert third.get(MEMBER) is None

@@ -49,7 +49,7 @@ class SlowThird:
         if self.side.asynchronous:  # all calls share one connection
             yield
             return
-        connections = self.coordinator._connections
+        connections = self.coordinator._backend._connections
         bundle = connections._pool.free.pop()
         timer = threading.Timer(0.1, connections._give_back, [bundle])
         try:
@@ -99,9 +99,11 @@ def test_what_ends_a_lease_never_overtakes_its_acquire(slow_third: SlowThird, en
 def test_a_release_of_several_locks_is_repeated_behind_their_requests(side: Side, slow_third: SlowThird) -> None:
     coordinator = slow_third.coordinator
     fence = side.call(slow_third.take().detach)
-    plan = coordinator.plan_release_all([fence], coordinator.settings, deadline=coordinator.clock() + 10)
+    plan = coordinator._backend.plan_release_all(
+        [fence], coordinator._backend.settings, deadline=coordinator._backend.clock() + 10
+    )
     with slow_third.connections_in_use():
-        assert side.call(run_async if side.asynchronous else run, plan, coordinator.perform) == [True]
+        assert side.call(run_async if side.asynchronous else run, plan, coordinator._backend.perform) == [True]
     assert slow_third.is_free_in_the_end()
 
 
@@ -113,7 +115,7 @@ def test_a_late_reply_is_never_that_to_a_later_request(side: Side, fresh_nodes: 
 
     def ask(name: str, proposal: int, *, quorum: int, timeout: float) -> list[Any]:
         call = grant_call(ACQUIRE, name, name * 22, (60_000, "me", 0), proposal)
-        return list(side.call(coordinator.perform, Fanout(call, (0, 1, 2), quorum, 2, timeout)))
+        return list(side.call(coordinator._backend.perform, Fanout(call, (0, 1, 2), quorum, 2, timeout)))
 
     nodes.servers[2].freeze()
     first, second = b"%d" % (number + 1), b"%d" % (number + 2)
@@ -173,7 +175,7 @@ def test_an_interruption_closes_what_owes_replies_behind_a_release(
     nodes = fresh_nodes(longest_ttl=60.0)
     coordinator = nodes.coordinator(Side(False), node_timeout=0.2)
     coordinator.acquire("before", timeout=10).release()
-    connections = coordinator._connections
+    connections = coordinator._backend._connections
     [bundle] = connections._pool.free
 
     def interrupt(*_: object) -> None:
@@ -208,7 +210,7 @@ def test_an_interruption_that_loses_a_reply_closes_its_connection(fresh_nodes: F
     nodes = fresh_nodes(longest_ttl=60.0)
     coordinator = nodes.coordinator(Side(False), node_timeout=0.2)
     coordinator.acquire("before", timeout=10).release()
-    [bundle] = coordinator._connections._pool.free
+    [bundle] = coordinator._backend._connections._pool.free
     nodes.servers[2].freeze()
     lease = coordinator.acquire("r", timeout=10)
     third = bundle.nodes[2]
@@ -234,7 +236,7 @@ def test_a_release_does_without_connections_that_an_interruption_took(fresh_node
     coordinator.acquire("before", timeout=10).release()
     nodes.servers[2].freeze()
     lease = coordinator.acquire("r", timeout=10)
-    lost = coordinator._connections._pool.free.pop()
+    lost = coordinator._backend._connections._pool.free.pop()
     assert lost.owes()
     assert lease.release() is True
     nodes.servers[2].thaw()
@@ -253,14 +255,14 @@ def test_a_round_that_needs_no_reply_does_without_connections(
     monkeypatch.setattr(client, "MAX_CONNECTIONS", 1)
     coordinator = redlock_nodes.coordinator(Side(False), node_timeout=0.01)
     lease = coordinator.acquire("busy", timeout=10)
-    pool = coordinator._connections._pool
+    pool = coordinator._backend._connections._pool
     release = release_call("busy", lease.fence.token)
     bundle = pool.free.pop()
     try:
-        replies = coordinator.perform(Fanout(release, (0, 1, 2, 3, 4), 3, 0, 0.01))
+        replies = coordinator._backend.perform(Fanout(release, (0, 1, 2, 3, 4), 3, 0, 0.01))
         assert [type(reply) for reply in replies] == [NoReply] * 5
         with pytest.raises(NoReply):
-            coordinator.perform(Fanout(release, (0, 1, 2, 3, 4), 3, 3, 0.01))
+            coordinator._backend.perform(Fanout(release, (0, 1, 2, 3, 4), 3, 3, 0.01))
     finally:
         pool.give_back(bundle)
     lease.release()

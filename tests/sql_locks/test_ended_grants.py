@@ -22,7 +22,7 @@ OWNER = "who-takes-it"
 
 
 def perform(locks: LockDatabase, coordinator: Any, plan: Any) -> Any:
-    return locks.side.call(run_async if locks.side.asynchronous else run, plan, coordinator.perform)
+    return locks.side.call(run_async if locks.side.asynchronous else run, plan, coordinator._backend.perform)
 
 
 class Late:
@@ -45,11 +45,11 @@ class Late:
 
 
 def renew(late: Late, fence: Fence) -> Any:
-    return perform(late.locks, late.client, plans.renew(late.client, fence, late.client.settings))
+    return perform(late.locks, late.client, plans.renew(late.client._backend, fence, late.client._backend.settings))
 
 
 def adopt(late: Late, fence: Fence) -> Any:
-    return perform(late.locks, late.client, plans.adopt(late.client, fence, late.client.settings))
+    return perform(late.locks, late.client, plans.adopt(late.client._backend, fence, late.client._backend.settings))
 
 
 @pytest.mark.parametrize("go_on", [renew, pytest.param(adopt, marks=pytest.mark.thorough)])
@@ -90,8 +90,12 @@ def test_a_remint_that_is_repeated_after_its_grant_has_ended(locks: LockDatabase
     lease, token = side.call(coordinator.acquire, "r"), new_token()
 
     def remint() -> Any:
-        options: dict[str, Any] = {"floor": 0, "deadline": coordinator.clock() + 5}
-        return perform(locks, coordinator, coordinator.plan_remint(lease.fence, token, coordinator.settings, **options))
+        options: dict[str, Any] = {"floor": 0, "deadline": coordinator._backend.clock() + 5}
+        return perform(
+            locks,
+            coordinator,
+            coordinator._backend.plan_remint(lease.fence, token, coordinator._backend.settings, **options),
+        )
 
     assert remint().fence == remint().fence
     locks.sql("UPDATE fencing_locks SET expires_at = granted_at WHERE resource = 'r'")
@@ -111,7 +115,9 @@ def test_a_renewal_extends_the_very_grant(locks: LockDatabase) -> None:
 
     def renew_all(numbers: Iterable[int]) -> list[bool]:
         grants = [Grant(replace(fence, number=number), 0.0) for fence, number in zip(fences, numbers, strict=True)]
-        plan = coordinator.plan_renew(grants, coordinator.settings, deadline=coordinator.clock() + 5)
+        plan = coordinator._backend.plan_renew(
+            grants, coordinator._backend.settings, deadline=coordinator._backend.clock() + 5
+        )
         return [until is not None for until in perform(locks, coordinator, plan)]
 
     numbers = [fence.number for fence in fences]

@@ -39,15 +39,17 @@ class NthLost:
 
 
 def plan(locks: LockDatabase, coordinator: Any, made: Any) -> Any:
-    return locks.side.call(run_async if locks.side.asynchronous else run, made, coordinator.perform)
+    return locks.side.call(run_async if locks.side.asynchronous else run, made, coordinator._backend.perform)
 
 
 def deadline(coordinator: Any) -> dict[str, float]:
-    return {"deadline": coordinator.clock() + 5}
+    return {"deadline": coordinator._backend.clock() + 5}
 
 
 def acquire(locks: LockDatabase, coordinator: Any, name: str, token: str, floor: int = 0) -> Any:
-    made = coordinator.plan_acquire(name, token, coordinator.settings, floor=floor, **deadline(coordinator))
+    made = coordinator._backend.plan_acquire(
+        name, token, coordinator._backend.settings, floor=floor, **deadline(coordinator)
+    )
     return plan(locks, coordinator, made)
 
 
@@ -71,8 +73,8 @@ def check_queue(locks: LockDatabase, coordinator: Any, held: Fence, loss: Any) -
     token = new_token()
 
     def queue(place: Any) -> Any:
-        settings = coordinator.settings
-        made = coordinator.plan_queue("held", token, settings, floor=0, place=place, **deadline(coordinator))
+        settings = coordinator._backend.settings
+        made = coordinator._backend.plan_queue("held", token, settings, floor=0, place=place, **deadline(coordinator))
         return plan(locks, coordinator, made)
 
     if locks.driver.database == "postgres":
@@ -80,7 +82,11 @@ def check_queue(locks: LockDatabase, coordinator: Any, held: Fence, loss: Any) -
     with loss:
         taken = queue(None)
         assert isinstance(taken, Taken)
-        assert plan(locks, coordinator, coordinator.plan_release(held, coordinator.settings, **deadline(coordinator)))
+        assert plan(
+            locks,
+            coordinator,
+            coordinator._backend.plan_release(held, coordinator._backend.settings, **deadline(coordinator)),
+        )
         fence = queue(taken.place).fence
     assert fence.number > held.number
     assert acquire(locks, coordinator, "held", token).fence == fence
@@ -88,7 +94,9 @@ def check_queue(locks: LockDatabase, coordinator: Any, held: Fence, loss: Any) -
 
 def check_remint(locks: LockDatabase, coordinator: Any, held: Fence, loss: Any) -> None:
     token, floor = new_token(), held.number + 1000
-    made = coordinator.plan_remint(held, token, coordinator.settings, floor=floor, **deadline(coordinator))
+    made = coordinator._backend.plan_remint(
+        held, token, coordinator._backend.settings, floor=floor, **deadline(coordinator)
+    )
     with loss:
         fence = plan(locks, coordinator, made).fence
     assert fence.number > floor
@@ -98,7 +106,9 @@ def check_remint(locks: LockDatabase, coordinator: Any, held: Fence, loss: Any) 
 def check_force(locks: LockDatabase, coordinator: Any, held: Fence, loss: Any) -> None:
     token = new_token()
     holder = locks.side.call(coordinator.holder, "held")
-    made = coordinator.plan_force("held", token, coordinator.settings, floor=0, holder=holder, **deadline(coordinator))
+    made = coordinator._backend.plan_force(
+        "held", token, coordinator._backend.settings, floor=0, holder=holder, **deadline(coordinator)
+    )
     with loss:
         fence = plan(locks, coordinator, made).fence
     assert fence.number > held.number
@@ -107,7 +117,7 @@ def check_force(locks: LockDatabase, coordinator: Any, held: Fence, loss: Any) -
 
 def check_renew(locks: LockDatabase, coordinator: Any, held: Fence, loss: Any) -> None:
     grants = [Grant(held, 0.0), Grant(Fence("free", 1, new_token()), 0.0)]
-    made = coordinator.plan_renew(grants, coordinator.settings, **deadline(coordinator))
+    made = coordinator._backend.plan_renew(grants, coordinator._backend.settings, **deadline(coordinator))
     with loss:
         renewed = plan(locks, coordinator, made)
     assert [until is not None for until in renewed] == [True, False]
@@ -115,13 +125,17 @@ def check_renew(locks: LockDatabase, coordinator: Any, held: Fence, loss: Any) -
 
 def check_release(locks: LockDatabase, coordinator: Any, held: Fence, loss: Any) -> None:
     with loss:
-        freed = plan(locks, coordinator, coordinator.plan_release(held, coordinator.settings, **deadline(coordinator)))
+        freed = plan(
+            locks,
+            coordinator,
+            coordinator._backend.plan_release(held, coordinator._backend.settings, **deadline(coordinator)),
+        )
     assert freed
     assert locks.side.call(coordinator.holder, "held") is None
 
 
 def check_holder(locks: LockDatabase, coordinator: Any, held: Fence, loss: Any) -> None:
-    made = coordinator.plan_holder("held", coordinator.settings, **deadline(coordinator))
+    made = coordinator._backend.plan_holder("held", coordinator._backend.settings, **deadline(coordinator))
     with loss:
         holder = plan(locks, coordinator, made)
     assert holder.number == held.number

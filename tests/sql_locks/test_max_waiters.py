@@ -22,9 +22,11 @@ OVER = "UPDATE fencing_locks SET expires_at = expires_at - ttl WHERE owner = 'a 
 
 def enlisted(locks: LockDatabase, coordinator: Any, place: Any = None) -> Any:
     """Ask once, as a waiter. Return the reply."""
-    token, deadline = new_token() if place is None else place.token, coordinator.clock() + 60
-    plan = coordinator.plan_queue("a", token, coordinator.settings, floor=0, deadline=deadline, place=place)
-    return locks.side.call(run_async if locks.side.asynchronous else run, plan, coordinator.perform)
+    token, deadline = new_token() if place is None else place.token, coordinator._backend.clock() + 60
+    plan = coordinator._backend.plan_queue(
+        "a", token, coordinator._backend.settings, floor=0, deadline=deadline, place=place
+    )
+    return locks.side.call(run_async if locks.side.asynchronous else run, plan, coordinator._backend.perform)
 
 
 def holders(locks: LockDatabase, coordinator: Any) -> list[str]:

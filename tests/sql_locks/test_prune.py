@@ -93,7 +93,9 @@ def test_numbers_grow_while_rows_are_pruned_all_the_time(locks: LockDatabase) ->
     def prune() -> None:
         nonlocal pruned
         while not stop.is_set():
-            pruned += pruner.perform(Request("prune", {"age": 1}, 5.0))  # by far younger ones than prune() takes
+            pruned += pruner._backend.perform(
+                Request("prune", {"age": 1}, 5.0)
+            )  # by far younger ones than prune() takes
 
     with ThreadPoolExecutor(1) as pool:
         pruning = pool.submit(prune)

@@ -30,7 +30,8 @@ def test_one_of_fifty_is_granted(locks: LockDatabase) -> None:
     """The first round is for a name without a row, the others for one that was released."""
     coordinators = [locks.coordinator(direct=True) for _ in range(CONNECTIONS)]
     for each in coordinators:  # opens the connection
-        plan(locks, each, each.plan_holder("warm", each.settings, deadline=each.clock() + 20))
+        backend = each._backend
+        plan(locks, each, backend.plan_holder("warm", backend.settings, deadline=backend.clock() + 20))
     last = 0
     for _ in range(3):
         replies = locks.side.race([partial(acquire, locks, each) for each in coordinators])
@@ -40,18 +41,19 @@ def test_one_of_fifty_is_granted(locks: LockDatabase) -> None:
         assert all(0 < reply.remaining <= 10 for reply in refusals)
         assert grant.fence.number > last
         last = grant.fence.number
-        plan(locks, holder, holder.plan_release(grant.fence, holder.settings, deadline=holder.clock() + 5))
+        backend = holder._backend
+        plan(locks, holder, backend.plan_release(grant.fence, backend.settings, deadline=backend.clock() + 5))
 
 
 def acquire(locks: LockDatabase, coordinator: Any) -> Any:
-    made = coordinator.plan_acquire(
-        "raced", new_token(), coordinator.settings, floor=0, deadline=coordinator.clock() + 20
+    made = coordinator._backend.plan_acquire(
+        "raced", new_token(), coordinator._backend.settings, floor=0, deadline=coordinator._backend.clock() + 20
     )
     return plan(locks, coordinator, made)
 
 
 def plan(locks: LockDatabase, coordinator: Any, made: Any) -> Any:
-    return locks.side.call(run_async if locks.side.asynchronous else run, made, coordinator.perform)
+    return locks.side.call(run_async if locks.side.asynchronous else run, made, coordinator._backend.perform)
 
 
 @pytest.mark.thorough
@@ -93,7 +95,7 @@ def test_renewals_that_find_the_rows_in_other_orders_do_not_wait_for_each_other(
             rows = [{"name": name} for name in reversed(names)]
             insert = text(f"INSERT INTO fencing_locks VALUES (:name, 1, :name, '', 0, {far})")
             connection.execute(insert, rows)
-        renewals = [partial(each.perform, Request("renew", values, 5.0)) for each in coordinators]
+        renewals = [partial(each._backend.perform, Request("renew", values, 5.0)) for each in coordinators]
         answers = Contract().race(renewals)
         assert [len(each.renewed | each.kept) for each in answers] == [len(names)] * 2
         assert len(answers[0].renewed | answers[1].renewed) == len(names), "one of the two renews each"

@@ -53,13 +53,13 @@ class Waiting:
 def counted(coordinator: Any) -> list[str]:
     """A list that gets the operation of each request of the coordinator from now on."""
     operations: list[str] = []
-    perform = coordinator._connections.perform
+    perform = coordinator._backend._connections.perform
 
     def counting(request: Request) -> Any:
         operations.append(request.operation)
         return perform(request)
 
-    coordinator._connections.perform = counting
+    coordinator._backend._connections.perform = counting
     return operations
 
 
@@ -152,10 +152,12 @@ def test_a_server_without_a_connection_to_spare_is_polled(locks: LockDatabase) -
         attempts.append(seconds)
         raise OSError("sorry, too many clients already")
 
-    other.listener._engine = type("Refusing", (), {"open": staticmethod(refuse), "locks": other._engine.locks})()
+    other._backend.listener._engine = type(
+        "Refusing", (), {"open": staticmethod(refuse), "locks": other._backend._engine.locks}
+    )()
     if side.asynchronous:
-        table = other.listener._of_loops
-        make, refusing = table._make, other.listener._engine
+        table = other._backend.listener._of_loops
+        make, refusing = table._make, other._backend.listener._engine
 
         def make_refusing(loop: Any) -> Any:
             mine = make(loop)
@@ -182,7 +184,7 @@ def test_behind_a_pooler_of_transactions_waiters_poll(pgbouncer_server: Any, pos
             operations = counted(pooled)
             waiter = threading.Thread(target=lambda: pooled.acquire("a", timeout=20).release())
             waiter.start()
-            wait_until(lambda: not pooled.listener._is_running and operations.count("acquire") > 10)
+            wait_until(lambda: not pooled._backend.listener._is_running and operations.count("acquire") > 10)
             lease.release()
             waiter.join(20)
             assert not waiter.is_alive()

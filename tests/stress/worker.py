@@ -17,10 +17,12 @@ from typing import Any
 import redis
 import redis.asyncio
 
-from fencing import AsyncLease, AsyncRedisCoordinator, CoordinatorUnavailable, NotAcquired, RedisCoordinator
+from fencing import AsyncCoordinator, AsyncLease, Coordinator, CoordinatorUnavailable, NotAcquired
 from fencing.kernel.effects import Plan
 from fencing.locks.backend import Taken
 from fencing.locks.holding import Grant
+from fencing.redis.coordinator import RedisBackend
+from fencing.redis.coordinator_async import AsyncRedisBackend
 from fencing.redis.plans import RedisPlans
 
 WORKERS = 4
@@ -40,11 +42,11 @@ class Noting(RedisPlans):
         return reply
 
 
-class ThreadCoordinator(Noting, RedisCoordinator):
+class ThreadBackend(Noting, RedisBackend):
     pass
 
 
-class TaskCoordinator(Noting, AsyncRedisCoordinator):
+class TaskBackend(Noting, AsyncRedisBackend):
     pass
 
 
@@ -63,14 +65,14 @@ class Log:
 
     def granted(
         self,
-        coordinator: ThreadCoordinator | TaskCoordinator,
+        backend: Noting,
         lease: Any,
         began: float,
         got: float,
         left: float,
         held: bool,
     ) -> None:
-        ticket = coordinator.tickets.pop(lease.fence.number, "-")
+        ticket = backend.tickets.pop(lease.fence.number, "-")
         words = [lease.fence.resource, lease.fence.number, ticket, began, got, left, int(held)]
         with self._lock:
             sys.stdout.write(" ".join(map(str, words)) + "\n")
@@ -78,8 +80,9 @@ class Log:
 
 
 def with_threads(url: str, log: Log) -> None:
-    coordinator = ThreadCoordinator(redis.Redis.from_url(url), ttl=TTL)
-    coordinator.tickets = {}
+    backend = ThreadBackend(redis.Redis.from_url(url), clock_floor=True, replicas=0)
+    backend.tickets = {}
+    coordinator = Coordinator(backend, ttl=TTL)
 
     def work() -> None:
         while not log.stopping.is_set():
@@ -96,7 +99,7 @@ def with_threads(url: str, log: Log) -> None:
                 held = lease.release()
             except CoordinatorUnavailable:
                 held = False
-            log.granted(coordinator, lease, began, got, left, held)
+            log.granted(backend, lease, began, got, left, held)
 
     threads = [threading.Thread(target=work) for _ in range(WORKERS)]
     for thread in threads:
@@ -116,8 +119,9 @@ async def released(lease: AsyncLease) -> bool:
 
 
 async def with_tasks(url: str, log: Log) -> None:
-    coordinator = TaskCoordinator(redis.asyncio.Redis.from_url(url), ttl=TTL)
-    coordinator.tickets = {}
+    backend = TaskBackend(redis.asyncio.Redis.from_url(url), clock_floor=True, replicas=0)
+    backend.tickets = {}
+    coordinator = AsyncCoordinator(backend, ttl=TTL)
     async with coordinator:
 
         async def work() -> None:
@@ -134,7 +138,7 @@ async def with_tasks(url: str, log: Log) -> None:
                 got = time.monotonic()
                 await asyncio.sleep(seconds)
                 left = time.monotonic()
-                log.granted(coordinator, lease, began, got, left, await released(lease))
+                log.granted(backend, lease, began, got, left, await released(lease))
 
         async def stop() -> None:
             await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)

@@ -103,10 +103,10 @@ def short_attempts(seconds: float) -> Iterator[None]:
 def is_waited_for(side: Side, coordinator: Any, name: str) -> bool:
     """Whether a coordinator has waiters for a lock."""
     if not side.asynchronous:
-        return bool(coordinator.is_waited_for(name))
+        return bool(coordinator._backend.is_waited_for(name))
 
     async def ask() -> bool:  # on the loop of the waiters
-        return bool(coordinator.is_waited_for(name))
+        return bool(coordinator._backend.is_waited_for(name))
 
     return bool(side.call(ask))
 

@@ -40,11 +40,11 @@ class MemorySide(Contract):
         async def perform_async(effect: Any) -> Any:
             perform(effect)
 
-        coordinator.perform = perform_async if self.asynchronous else perform
+        coordinator._backend.perform = perform_async if self.asynchronous else perform
 
     def reconnect(self, coordinator: Any) -> None:
         """End what `cut_off` began."""
-        del coordinator.perform
+        del coordinator._backend.perform
 
 
 class SlowCoordinator(AsyncMemoryCoordinator):
@@ -58,9 +58,10 @@ class SlowCoordinator(AsyncMemoryCoordinator):
         super().__init__(**options)
         self.slow = slow
         self.asked, self.permitted = threading.Event(), threading.Event()  # renewals have a loop of their own
+        self._perform, self._backend.perform = self._backend.perform, self._slowly  # type: ignore[method-assign]
 
-    async def perform(self, effect: Any) -> Any:
+    async def _slowly(self, effect: Any) -> Any:
         if effect.operation == self.slow:
             self.asked.set()
             await until(self.permitted.is_set)
-        return await super().perform(effect)
+        return await self._perform(effect)

@@ -27,13 +27,13 @@ def main(name: str, moment: str, ttl: float, database: str, urls: list[str]) -> 
         side, urls, ttl=ttl, renew=False, guards=[account.guard]
     )
     if moment == "granted":
-        coordinator.perform = _stopping(side, coordinator.perform)
+        coordinator._backend.perform = _stopping(side, coordinator._backend.perform)
     lease = side.call(coordinator.acquire, "r", timeout=30)
     read = account.balance
     if moment == "read":
         os.kill(os.getpid(), signal.SIGSTOP)
     else:
-        print("late" if coordinator.perform.fanouts > 1 else "held", flush=True)
+        print("late" if coordinator._backend.perform.fanouts > 1 else "held", flush=True)
     try:
         account.write(lease, read + 10)
         print("written", flush=True)

@@ -176,7 +176,7 @@ def _enlist(url: str) -> Operation:
     coordinator = RedisCoordinator(redis.Redis.from_url(url), ttl=60)
 
     def operation() -> None:
-        listener = coordinator._listener
+        listener = coordinator._backend._listener
         listener.perform(Enlist("r", "t" * 22, 5.0))
         connection, listener._connection = listener._connection, None
         if connection is not None:

@@ -1,0 +1,69 @@
+"""The base of sync and async coordinators: what needs no I/O."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from fencing.locks.backend import Backend
+from fencing.locks.capabilities import check_capabilities
+from fencing.locks.settings import Settings, check_prefix
+
+
+class CoordinatorBase:
+    """What users call, in front of a backend. The backend knows nothing of it."""
+
+    _backend: Backend
+
+    close: Callable[[], Any]
+    """Closes it: ``def``, or ``async def`` for asyncio."""
+
+    def _begin(self, backend: Backend, options: Any, *, asynchronous: bool) -> None:
+        """Give the backend its settings and its prefix."""
+        self._backend = _check_backend(backend, type(self).__name__, asynchronous=asynchronous)
+        backend.kind = type(self).__name__
+        backend.prefix = check_prefix(options.pop("prefix", None))
+        settings = Settings().changed(options, asynchronous=asynchronous, coordinator=type(self))
+        backend.settings = check_capabilities(backend, settings, settings.ttl)
+        backend.asynchronous = asynchronous
+
+    @staticmethod
+    def _shared_by_clients(client: Any) -> Any:
+        """Return what clients share that have the same coordinator: the client itself, or such as its pool.
+
+        Locks that are made from clients, one for each request of a service, have one coordinator then.
+        """
+        return client
+
+    @property
+    def address(self) -> str:
+        """The address of the service, as error messages name it."""
+        return self._backend.address
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed. It then takes no more locks."""
+        return self._backend.closed
+
+    def __repr__(self) -> str:
+        return repr(self._backend)
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise TypeError("a coordinator has connections, and is neither pickled nor copied; make one in each process")
+
+
+def _check_backend(backend: object, kind: str, *, asynchronous: bool) -> Backend:
+    """Return the backend of a new coordinator of this kind.
+
+    Raises:
+        TypeError: it is none, has no ``perform`` for this side, or has a coordinator. Correct it as the message says.
+    """
+    if not isinstance(backend, Backend):
+        raise TypeError(f"{kind} takes a backend, not {type(backend).__name__}: see docs/coordinators/your-own.md")
+    name, perform = type(backend).__name__, getattr(backend, "perform", None)
+    if perform is None or inspect.iscoroutinefunction(perform) is not asynchronous:
+        raise TypeError(f"{kind} needs a backend with `{'async ' * asynchronous}def perform`; add it to {name}")
+    if backend.asynchronous is not None:
+        raise TypeError(f"this {name} has a coordinator already; make a backend for each")
+    return backend
