@@ -27,6 +27,7 @@ from fencing.locks.locked import MOST_NAMES, Decorator, check_template, locked
 from fencing.locks.renewal import Renewal
 from fencing.locks.settings import CoordinatorOptions, LockOptions, check_timeout
 from fencing.locks.several import check_locks, check_names
+from fencing.locks.signatures import show_options
 
 
 class Coordinator(CoordinatorBase):
@@ -54,12 +55,14 @@ class Coordinator(CoordinatorBase):
         TypeError, ValueError: an option has a wrong value, or the service cannot do it. Correct it as the message says.
     """
 
+    @show_options(CoordinatorOptions)
     def __init__(self, backend: Backend, **options: Unpack[CoordinatorOptions]) -> None:
         self._begin(backend, options, asynchronous=False)
         self._renewal, self._give_back = Renewal(backend), GiveBack(backend)
         backend.track, backend.held = self._renewal.track, self._renewal.held
         backend.give_back_later = self._give_back.later
 
+    @show_options(LockOptions)
     def lock(self, resource: str, *, reentrant: bool = False, **options: Unpack[LockOptions]) -> FencedLock:
         """Return the lock of a resource. It is cheap, so make one whenever you need it.
 
@@ -73,6 +76,7 @@ class Coordinator(CoordinatorBase):
         """
         return FencedLock(self, resource, reentrant=reentrant, **options)
 
+    @show_options(LockOptions)
     def acquire(self, resource: str, timeout: float | None = None, **options: Unpack[LockOptions]) -> Lease:
         """Wait for the lock, take it, and claim its fence at every guard: :meth:`fencing.FencedLock.acquire`.
 
@@ -80,6 +84,7 @@ class Coordinator(CoordinatorBase):
         """
         return self.lock(resource, **without_reentrant(options, "acquire")).acquire(timeout)
 
+    @show_options(LockOptions)
     def try_acquire(self, resource: str, **options: Unpack[LockOptions]) -> Lease | None:
         """Try once to take the lock, and claim its fence: :meth:`fencing.FencedLock.try_acquire`.
 
@@ -87,6 +92,7 @@ class Coordinator(CoordinatorBase):
         """
         return self.lock(resource, **without_reentrant(options, "try_acquire")).try_acquire()
 
+    @show_options(LockOptions)
     def hold(
         self,
         resource: str,
@@ -101,6 +107,7 @@ class Coordinator(CoordinatorBase):
         """
         return self.lock(resource, reentrant=reentrant, **options).hold(timeout)
 
+    @show_options(LockOptions)
     def hold_all(
         self, resources: Iterable[str], timeout: float | None = None, **options: Unpack[LockOptions]
     ) -> HoldAll:
@@ -111,6 +118,7 @@ class Coordinator(CoordinatorBase):
         options = without_reentrant(options, "hold_all")
         return HoldAll(check_locks([self.lock(each, **options) for each in check_names(resources)]), timeout)
 
+    @show_options(LockOptions)
     def locked(
         self,
         resource: str,

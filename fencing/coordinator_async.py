@@ -26,6 +26,7 @@ from fencing.locks.locked import MOST_NAMES, AsyncDecorator, check_template, loc
 from fencing.locks.renewal import AsyncRenewal
 from fencing.locks.settings import AsyncCoordinatorOptions, AsyncLockOptions, check_timeout
 from fencing.locks.several import check_locks, check_names
+from fencing.locks.signatures import show_options
 
 
 class AsyncCoordinator(CoordinatorBase):
@@ -62,6 +63,7 @@ class AsyncCoordinator(CoordinatorBase):
     # SYNC "``stall_limit``: ... by default.":
     # SYNC "A lease is renewed beside ... the lease expires.":
 
+    @show_options(AsyncCoordinatorOptions)
     def __init__(self, backend: Backend, **options: Unpack[AsyncCoordinatorOptions]) -> None:
         # SYNC instead: self._begin(backend, options, asynchronous=False)
         self._begin(backend, options, asynchronous=True)
@@ -69,6 +71,7 @@ class AsyncCoordinator(CoordinatorBase):
         backend.track, backend.held = self._renewal.track, self._renewal.held
         backend.give_back_later = self._give_back.later
 
+    @show_options(AsyncLockOptions)
     def lock(self, resource: str, *, reentrant: bool = False, **options: Unpack[AsyncLockOptions]) -> AsyncFencedLock:
         """Return the lock of a resource. It is cheap, so make one whenever you need it.
 
@@ -82,6 +85,7 @@ class AsyncCoordinator(CoordinatorBase):
         """
         return AsyncFencedLock(self, resource, reentrant=reentrant, **options)
 
+    @show_options(AsyncLockOptions)
     async def acquire(
         self, resource: str, timeout: float | None = None, **options: Unpack[AsyncLockOptions]
     ) -> AsyncLease:
@@ -91,6 +95,7 @@ class AsyncCoordinator(CoordinatorBase):
         """
         return await self.lock(resource, **without_reentrant(options, "acquire")).acquire(timeout)
 
+    @show_options(AsyncLockOptions)
     async def try_acquire(self, resource: str, **options: Unpack[AsyncLockOptions]) -> AsyncLease | None:
         """Try once to take the lock, and claim its fence: :meth:`fencing.AsyncFencedLock.try_acquire`.
 
@@ -98,6 +103,7 @@ class AsyncCoordinator(CoordinatorBase):
         """
         return await self.lock(resource, **without_reentrant(options, "try_acquire")).try_acquire()
 
+    @show_options(AsyncLockOptions)
     def hold(
         self,
         resource: str,
@@ -114,6 +120,7 @@ class AsyncCoordinator(CoordinatorBase):
         # SYNC instead: return self.lock(resource, reentrant=reentrant, **options).hold(timeout)
         return self.lock(resource, reentrant=reentrant, **options).hold(timeout, cancel_on_loss=cancel_on_loss)
 
+    @show_options(AsyncLockOptions)
     def hold_all(
         self, resources: Iterable[str], timeout: float | None = None, **options: Unpack[AsyncLockOptions]
     ) -> AsyncHoldAll:
@@ -124,6 +131,7 @@ class AsyncCoordinator(CoordinatorBase):
         options = without_reentrant(options, "hold_all")
         return AsyncHoldAll(check_locks([self.lock(each, **options) for each in check_names(resources)]), timeout)
 
+    @show_options(AsyncLockOptions)
     def locked(
         self,
         resource: str,

@@ -19,6 +19,7 @@ from fencing.locks.hold import Hold
 from fencing.locks.holding import Holding
 from fencing.locks.lease import Lease
 from fencing.locks.settings import LockOptions, check_flag, check_timeout
+from fencing.locks.signatures import show_options
 
 
 class FencedLock:
@@ -42,6 +43,7 @@ class FencedLock:
             says.
     """
 
+    @show_options(LockOptions)
     def __init__(
         self,
         client_or_coordinator: Client | CoordinatorBase,

@@ -18,6 +18,7 @@ from fencing.locks.hold_async import AsyncHold
 from fencing.locks.holding import Holding
 from fencing.locks.lease_async import AsyncLease
 from fencing.locks.settings import AsyncLockOptions, check_flag, check_timeout
+from fencing.locks.signatures import show_options
 
 
 class AsyncFencedLock:
@@ -43,6 +44,7 @@ class AsyncFencedLock:
 
     # SYNC "Reusable; it": Reusable and thread-safe; it
 
+    @show_options(AsyncLockOptions)
     def __init__(
         self,
         client_or_coordinator: Client | CoordinatorBase,

@@ -266,8 +266,8 @@ def _unknown_option(name: str, coordinator: type | None, *, asynchronous: bool) 
     if coordinator is not None:
         parameters = inspect.signature(coordinator).parameters.values()
         subject = coordinator.__name__
-        own_options = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
         names.append("prefix")
+        own_options = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY and each.name not in names]
     hint = _HINTS.get(name, "")
     if not hint and (near := difflib.get_close_matches(name, [*own_options, *names], 1)):
         hint = f"; did you mean {near[0]!r}?"

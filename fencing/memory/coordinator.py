@@ -9,6 +9,7 @@ from typing import Any, Unpack
 from fencing.coordinator import Coordinator
 from fencing.kernel import process
 from fencing.locks.settings import CoordinatorOptions
+from fencing.locks.signatures import show_options
 from fencing.memory.plans import MemoryPlans
 from fencing.memory.table import LockTable, Request
 
@@ -39,6 +40,7 @@ class MemoryCoordinator(Coordinator):
 
     _backend: MemoryBackend
 
+    @show_options(CoordinatorOptions)
     def __init__(
         self,
         table: LockTable | None = None,

@@ -8,6 +8,7 @@ from typing import Any, Unpack
 from fencing.coordinator_async import AsyncCoordinator
 from fencing.kernel import process
 from fencing.locks.settings import AsyncCoordinatorOptions
+from fencing.locks.signatures import show_options
 from fencing.memory.plans import MemoryPlans
 from fencing.memory.table import LockTable, Request
 
@@ -41,6 +42,7 @@ class AsyncMemoryCoordinator(AsyncCoordinator):
 
     _backend: AsyncMemoryBackend
 
+    @show_options(AsyncCoordinatorOptions)
     def __init__(
         self,
         table: LockTable | None = None,

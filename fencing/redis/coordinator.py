@@ -9,6 +9,7 @@ import redis
 
 from fencing.coordinator import Coordinator
 from fencing.locks.settings import CoordinatorOptions, check_flag
+from fencing.locks.signatures import show_options
 from fencing.locks.waiting import Enlist, Leave, Wait
 from fencing.redis.arguments import check_client, check_replicas
 from fencing.redis.calls import Call, Calls, NodeCall, Replicated
@@ -78,6 +79,7 @@ class RedisCoordinator(Coordinator):
     _backend: RedisBackend
     _shared_by_clients = staticmethod(RedisPlans.shared_by_clients)
 
+    @show_options(CoordinatorOptions)
     def __init__(
         self,
         client: redis.Redis | redis.RedisCluster,

@@ -8,6 +8,7 @@ import redis.asyncio
 
 from fencing.coordinator_async import AsyncCoordinator
 from fencing.locks.settings import AsyncCoordinatorOptions, check_flag
+from fencing.locks.signatures import show_options
 from fencing.locks.waiting import Enlist, Leave, Wait
 from fencing.redis.arguments import check_client, check_replicas
 from fencing.redis.calls import Call, Calls, NodeCall, Replicated
@@ -84,6 +85,7 @@ class AsyncRedisCoordinator(AsyncCoordinator):
     _backend: AsyncRedisBackend
     _shared_by_clients = staticmethod(RedisPlans.shared_by_clients)
 
+    @show_options(AsyncCoordinatorOptions)
     def __init__(
         self,
         client: redis.asyncio.Redis | redis.asyncio.RedisCluster,

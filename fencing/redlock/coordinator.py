@@ -11,6 +11,7 @@ import redis
 from fencing.coordinator import Coordinator
 from fencing.kernel.effects import run
 from fencing.locks.settings import CoordinatorOptions, check_flag
+from fencing.locks.signatures import show_options
 from fencing.redlock.base import nodes_of
 from fencing.redlock.calls import Fanout
 from fencing.redlock.client import FanoutConnections
@@ -67,6 +68,7 @@ class RedlockCoordinator(Coordinator):
 
     _backend: RedlockBackend
 
+    @show_options(CoordinatorOptions)
     def __init__(
         self,
         clients: Iterable[redis.Redis],

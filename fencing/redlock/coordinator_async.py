@@ -10,6 +10,7 @@ import redis.asyncio
 from fencing.coordinator_async import AsyncCoordinator
 from fencing.kernel.effects import run_async
 from fencing.locks.settings import AsyncCoordinatorOptions, check_flag
+from fencing.locks.signatures import show_options
 from fencing.redlock.base import nodes_of
 from fencing.redlock.calls import Fanout
 from fencing.redlock.client_async import AsyncFanoutConnections
@@ -70,6 +71,7 @@ class AsyncRedlockCoordinator(AsyncCoordinator):
 
     _backend: AsyncRedlockBackend
 
+    @show_options(AsyncCoordinatorOptions)
     def __init__(
         self,
         clients: Iterable[redis.asyncio.Redis],

@@ -10,6 +10,7 @@ from sqlalchemy import Engine, MetaData
 from fencing.coordinator import Coordinator
 from fencing.kernel.effects import run
 from fencing.locks.settings import CoordinatorOptions
+from fencing.locks.signatures import show_options
 from fencing.locks.waiting import Enlist, Leave, Wait
 from fencing.sql.connections import Connections
 from fencing.sql.listener import Listener
@@ -71,6 +72,7 @@ class SQLCoordinator(Coordinator):
     _backend: SQLBackend
     _shared_by_clients = staticmethod(SQLPlans.shared_by_clients)
 
+    @show_options(CoordinatorOptions)
     def __init__(self, engine: Engine, *, schema: str | None = None, **options: Unpack[CoordinatorOptions]) -> None:
         if not isinstance(engine, Engine):
             raise TypeError(not_an_engine(engine, "SQLCoordinator", "an Engine"))

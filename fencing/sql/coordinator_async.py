@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine  # ASYNC
 from fencing.coordinator_async import AsyncCoordinator
 from fencing.kernel.effects import run_async
 from fencing.locks.settings import AsyncCoordinatorOptions
+from fencing.locks.signatures import show_options
 from fencing.locks.waiting import Enlist, Leave, Wait
 from fencing.sql.connections_async import AsyncConnections
 from fencing.sql.listener_async import AsyncListener
@@ -77,6 +78,7 @@ class AsyncSQLCoordinator(AsyncCoordinator):
     _backend: AsyncSQLBackend
     _shared_by_clients = staticmethod(SQLPlans.shared_by_clients)
 
+    @show_options(AsyncCoordinatorOptions)
     def __init__(
         self, engine: AsyncEngine, *, schema: str | None = None, **options: Unpack[AsyncCoordinatorOptions]
     ) -> None:
