@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
+import weakref
 from typing import Any
 
 import pytest
@@ -72,6 +74,18 @@ def test_a_coordinator_on_redis_shows_where_it_is_and_no_secrets(kind: Any) -> N
     assert shown == (f"<{kind.__name__} at 127.0.0.1:1234, database 5, ttl 2.5 s, renew=False, guards [{guard!r}]>")
     assert "secret" not in shown
     assert repr(kind(client)) == f"<{kind.__name__} at 127.0.0.1:1234, database 5, ttl 10 s>"
+
+
+def test_a_lease_outlives_its_coordinator_and_is_renewed(side: MemorySide) -> None:
+    coordinator = side.coordinator(ttl=9)
+    seen = weakref.ref(coordinator), weakref.ref(coordinator._backend)
+    lease = side.call(coordinator.acquire, "r")
+    del coordinator
+    gc.collect()
+    assert [each() is None for each in seen] == [True, False]
+    side.clock.advance(4)
+    side.wait_until(lambda: lease.remaining() > 8)
+    assert side.call(lease.release) is True
 
 
 def test_dir_shows_the_public_names_of_the_package() -> None:
