@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import warnings
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, NoReturn, ParamSpec, Protocol, TypeVar
 
@@ -41,6 +41,10 @@ class _Block:
     @property
     def _advice(self) -> str:
         return f"write `{self.statement} guard.{self._name}(…) as …:`"
+
+    def _require_new(self) -> None:
+        if quirks.NEVER_ENTERED not in vars(self):
+            raise TypeError(f"this {self._name}() was used before; call {self._name}() once for each block")
 
     def _refuse(self, other: str) -> NoReturn:
         vars(self).pop(quirks.NEVER_ENTERED, None)
@@ -74,6 +78,10 @@ class Block(_Block, quirks.GeneratorContextManager[T]):
 
     statement = "with"
 
+    def __enter__(self) -> T:
+        self._require_new()
+        return super().__enter__()
+
     if not TYPE_CHECKING:  # type checkers report these themselves
 
         def __aenter__(self) -> NoReturn:
@@ -86,6 +94,10 @@ class AsyncBlock(_Block, quirks.AsyncGeneratorContextManager[T]):
     """A block of an async guard, entered with ``async with``, once."""
 
     statement = "async with"
+
+    def __aenter__(self) -> Coroutine[Any, Any, T]:
+        self._require_new()
+        return super().__aenter__()
 
     if not TYPE_CHECKING:
 

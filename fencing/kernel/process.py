@@ -30,7 +30,7 @@ class OfThisProcess:
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise TypeError(
-            f"{type(self).__name__} has connections, and is neither pickled nor copied; make one in each process"
+            f"{type(self).__name__} belongs to its process, and is neither pickled nor copied; make one in each process"
         )
 
 

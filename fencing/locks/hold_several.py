@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from fencing.kernel.effects import run
+from fencing.kernel.process import OfThisProcess
 from fencing.locks.hold import Hold
 from fencing.locks.lease import Lease
 from fencing.locks.lock import FencedLock
@@ -39,7 +40,7 @@ def _exit(
 _TWICE = "this hold_all() was used before; call hold_all() once for each block"
 
 
-class HoldAll:
+class HoldAll(OfThisProcess):
     """The context manager of :func:`hold_all` for threads. Used as ``with``, once."""
 
     def __init__(self, locks: Sequence[FencedLock], timeout: float | None) -> None:

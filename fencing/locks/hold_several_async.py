@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from fencing.kernel.effects import run_async
+from fencing.kernel.process import OfThisProcess
 from fencing.locks.hold_async import AsyncHold
 from fencing.locks.lease_async import AsyncLease
 from fencing.locks.lock_async import AsyncFencedLock
@@ -38,7 +39,7 @@ async def _exit(
 _TWICE = "this hold_all() was used before; call hold_all() once for each block"
 
 
-class AsyncHoldAll:
+class AsyncHoldAll(OfThisProcess):
     """The context manager of :func:`hold_all` for asyncio. Used as ``async with``, once."""
 
     # SYNC "The context manager of :func:`hold_all`": The context manager of :func:`hold_all` for threads

@@ -19,6 +19,7 @@ from typing import Any
 from fencing.kernel import process
 from fencing.kernel.timer import timer
 from fencing.locks.backend import Backend
+from fencing.locks.callbacks import call_in_thread
 from fencing.locks.reentrant import Block, blocks, this_task
 
 logger = logging.getLogger("fencing")
@@ -145,7 +146,7 @@ class _Watch:
                 return
             self._waits.popleft()
             if waiting is not None:
-                waiting.report()
+                call_in_thread(Waiting.report, waiting)  # a slow handler of the log must not delay the timer
 
 
 _watch = _Watch()

@@ -9,6 +9,7 @@ from functools import partial
 from fencing.kernel import process
 from fencing.kernel.effects import call_surely
 from fencing.kernel.timer import timer
+from fencing.locks.callbacks import call_in_thread
 
 logger = logging.getLogger("fencing")
 
@@ -51,12 +52,11 @@ class Pulse:
         """Log that a lease is no longer renewed: once in each silence, for all leases of the loop."""
         if not self._is_reported:
             self._is_known = self._is_reported = True
-            logger.error(
+            text = (
                 "the event loop has not answered for %g s, the stall_limit of %r: that lease is no longer renewed, and "
-                "so it will be with others of this loop",
-                limit,
-                resource,
+                "so it will be with others of this loop"
             )
+            call_in_thread(partial(logger.error, text, limit), resource)  # a slow handler must not delay the timer
 
     def _answer(self) -> None:
         asked_at, self._asked_at = self._asked_at, None
@@ -70,8 +70,8 @@ class Pulse:
     def _warn(self, asked_at: float) -> None:
         if self._owes(asked_at):
             self._is_known = True
-            logger.warning(
+            text = (
                 "the event loop has not answered for %.1f s, because a task computes or blocks in it; its leases are "
-                "renewed for their stall_limit at most. Do such work in a thread: asyncio.to_thread",
-                WARNING_SECONDS,
+                "renewed for their stall_limit at most. Do such work in a thread: asyncio.to_thread"
             )
+            call_in_thread(partial(logger.warning, text), WARNING_SECONDS)

@@ -42,7 +42,7 @@ class HeldLock(Protocol):
         """Wait for the lock. Return its lease, or an awaitable of it."""
 
 
-class Block:
+class Block(process.OfThisProcess):
     """The base of the context managers of ``hold``: one block, with its lease.
 
     A block inside a block of the same re-entrant lock shares its lease. The lock is released when the last one ends.

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from fencing.kernel.effects import GiveWay, Plan
+from fencing.kernel.effects import GiveWay, Plan, Shielded
 from fencing.kernel.errors import CoordinatorUnavailable, MarkImplausible
 from fencing.kernel.fence import Fence, granted_fence
 from fencing.kernel.retry import LEAST_SECONDS, Answer, NoReply
@@ -122,6 +123,7 @@ class RedisPlans(Backend):
     ) -> Plan[Grant | Taken]:
         """Do what ``plan_acquire`` does for a waiter: see ``Queues`` in ``fencing/locks/capabilities.py``."""
         waiter, ticket = (place.waiter, place.ticket) if place is not None else (None, "")
+        is_asking = False
         try:
             seconds = _first_seconds(settings, deadline - self.clock())
             try:
@@ -133,6 +135,7 @@ class RedisPlans(Backend):
             left = deadline - sent_at
             seconds = _first_seconds(settings, left)
             call = queue_call(resource, token, args, ticket, seconds, seconds >= left, settings.max_waiters)
+            is_asking = True
             try:
                 reply = yield Replicated(call, self.replicas) if self.replicas else call
             except NoReply as failure:
@@ -143,6 +146,9 @@ class RedisPlans(Backend):
         except BaseException:
             if waiter is not None:
                 yield Leave(waiter)
+                if is_asking and place is None and settings.max_waiters is not None:  # or else the entry does no harm
+                    unanswered = WaiterPlace(self, settings.for_one_try(), waiter, ticket, 0.0)
+                    yield Shielded(self._plan_leave_unanswered(unanswered))
             raise
         if _kind(reply) == b"queued":
             place = WaiterPlace(self, settings, waiter, _text(reply, 1), _number(reply, 2) / 1000)
@@ -154,6 +160,11 @@ class RedisPlans(Backend):
         if isinstance(outcome, Grant):
             yield Leave(waiter, outcome.deadline)
         return outcome
+
+    def _plan_leave_unanswered(self, place: WaiterPlace) -> Plan[None]:
+        """Leave the queue after a request without an answer, which may have enlisted the waiter."""
+        with suppress(CoordinatorUnavailable):
+            yield from self.plan_leave_place(place, deadline=self.give_back_deadline(place.settings))
 
     def plan_leave_place(self, place: WaiterPlace, *, deadline: float) -> Plan[None]:
         """Withdraw a waiter's request from the queue, and give the lock back if it is being offered."""

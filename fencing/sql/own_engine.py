@@ -14,6 +14,7 @@ from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
 
 from fencing.kernel import process
+from fencing.kernel.sockets import shut_down
 from fencing.sql.connecting import connecting, hook
 from fencing.sql.dialects import Dialect, PostgreSQL, dialect_of, unsupported
 from fencing.sql.direct import ConnectionToFile, DirectConnection
@@ -116,9 +117,15 @@ class OwnConnection:
             self._dialect.shut_socket(self.driver_connection)
 
     def hang_up(self) -> None:
-        """Close the socket at once. No task may wait on it."""
-        with suppress(Exception):
+        """Close the socket at once. No task may wait on it. If its loop is closed already, it is only shut."""
+        number = None
+        try:
+            number = self._dialect.socket_number(self.driver_connection)
             self._dialect.close_socket(self.driver_connection)
+        except Exception:  # noqa: BLE001 - asyncio closes none on a closed loop
+            if number is not None:
+                with suppress(Exception):
+                    shut_down(lambda: number)
 
     def close(self) -> None:
         """Close the connection, also a broken one."""

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
-from fencing.kernel.effects import Plan
+from fencing.kernel.effects import Plan, Shielded
 from fencing.kernel.errors import CoordinatorUnavailable
 from fencing.kernel.fence import Fence, granted_fence
 from fencing.kernel.retry import Answer, NoReply
@@ -120,6 +120,7 @@ class SQLPlans(Backend):
         except BaseException:
             if waiter is not None:
                 yield Leave(waiter)
+            yield Shielded(place.plan_withdraw(self.give_back_deadline(settings)))  # the request may have taken one
             raise
         if isinstance(outcome, Grant):
             if waiter is not None:
@@ -298,6 +299,7 @@ class CountedPlace:
     def __init__(self, plans: SQLPlans, settings: Settings, resource: str, token: str) -> None:
         self._plans, self._settings, self._resource, self.token = plans, settings, resource, token
         self._enlisted_at: float | None = None
+        self._may_be_enlisted = False
         self._polls = 0
         self.waiter: Waiter | None = None  # None: nothing wakes it
         self.remaining = 0.0
@@ -316,14 +318,17 @@ class CountedPlace:
             "limit": self._settings.max_waiters,
             "is_enlisted": self._enlisted_at is not None,
         }
+        self._may_be_enlisted = True
         waiters = yield from self._plans.plan_place("enlist", self._resource, self._settings, deadline, **values)
         if waiters is None:
             self._enlisted_at = now
+        else:
+            self._may_be_enlisted = False
         return waiters
 
     def plan_withdraw(self, deadline: float) -> Plan[None]:
         """Give the place to others. If that fails, it is free after PLACE_SECONDS."""
-        if self._enlisted_at is not None:
+        if self._may_be_enlisted:
             settings = self._settings.for_one_try()
             with suppress(CoordinatorUnavailable):
                 yield from self._plans.plan_place("leave", self._resource, settings, deadline, token=self.token)

@@ -146,7 +146,7 @@ class FencingMiddleware:
             return await self._app(scope, receive, send)
         path, method = scope["path"], scope["method"]
         at_claims = path == self._claims_path
-        received = self._screening.received(scope["headers"], path, is_claim=at_claims and method == "POST")
+        received = self._screening.received(scope["headers"], path, scope, is_claim=at_claims and method == "POST")
         if isinstance(received, Problem):
             return await _send(send, received)
         if at_claims:

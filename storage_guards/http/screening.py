@@ -6,7 +6,7 @@ No fence is checked against a mark here: the guard does that. Here is decided wh
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fencing.kernel.admission import PLAUSIBLE_STEP, highest_plausible
@@ -34,17 +34,20 @@ class Screening:
         self._keys = check_keys(keys)
         self._step = check_ahead(max_ahead)
 
-    def received(self, headers: Headers, path: str, *, is_claim: bool) -> dict[str, Any] | Problem:
+    def received(
+        self, headers: Headers, path: str, around: Mapping[str, Any], *, is_claim: bool
+    ) -> dict[str, Any] | Problem:
         """Return what the scope or environ of a request gets, or the answer that refuses it.
 
         Args:
             headers: of the request.
             path: of the request, percent-decoded.
+            around: its scope or environ. A middleware around this one may have checked the signatures already.
             is_claim: whether it raises marks.
         """
         try:
             found = items(headers)
-            if not self._keys and any(item.signature is not None for item in found):
+            if not self._keys and SIGNED_KEY not in around and any(item.signature is not None for item in found):
                 return MALFORMED
         except ValueError:
             return MALFORMED

@@ -89,7 +89,7 @@ class WSGIFencingMiddleware:
         headers = [(HEADER, environ[_VARIABLE])] if _VARIABLE in environ else []
         path, method = _path_of(environ), environ["REQUEST_METHOD"]
         at_claims = path == self._claims_path
-        received = self._screening.received(headers, path, is_claim=at_claims and method == "POST")
+        received = self._screening.received(headers, path, environ, is_claim=at_claims and method == "POST")
         if isinstance(received, Problem):
             return _send(start_response, received)
         if at_claims:

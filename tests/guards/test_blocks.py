@@ -65,6 +65,23 @@ def test_a_block_that_is_not_entered(kind: str, tmp_path: Path) -> None:
     assert caught[0].filename == __file__
 
 
+def test_a_block_is_entered_once() -> None:
+    guard, asynchronous = MemoryGuard(), AsyncMemoryGuard()
+    block: Any = guard.begin(MINE, claim=True)
+    again: Any = asynchronous.begin(MINE, claim=True)
+
+    async def enter() -> None:
+        async with again:
+            pass
+
+    with block:
+        pass
+    asyncio.run(enter())
+    for use in (block.__enter__, lambda: asyncio.run(enter())):
+        with pytest.raises(TypeError, match=r"^this begin\(\) was used before; call begin\(\) once for each block$"):
+            use()
+
+
 @pytest.mark.parametrize("kind", SYNC)
 def test_a_sync_block_with_async_with(kind: str, tmp_path: Path) -> None:
     async def enter() -> None:

@@ -126,6 +126,10 @@ def test_a_service_begins_with_keys_step_by_step(side: HTTPSide) -> None:
         assert service.mark(mine.resource) == Mark(5, mine.token)
         assert put(side, client, mine.resource, mine).text == "done"
     assert seen == [old, new]
+    service.work = lambda scope, resource: seen.append(fence_for(scope, resource, claim=True))
+    with fenced(client, new, key=KEY):  # a handler that claims gets a signature that the outer one has checked
+        assert side.call(client.put, "/data", params={"resource": new.resource}, content=b"1").text == "done"
+    assert seen == [old, new, new]
 
 
 def test_without_keys_a_signature_is_refused(side: HTTPSide) -> None:

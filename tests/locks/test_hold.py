@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import warnings
 from collections.abc import Callable
@@ -231,6 +232,16 @@ def test_a_block_that_is_never_entered_warns_at_once(side: MemorySide, several: 
     name = "hold_all() of 'q, r'" if several else "hold() of 'r'"
     assert str(warning.message) == f"{name} was never entered, so nothing was locked; write `{statement} … as lease:`"
     assert warning.filename == __file__
+
+
+def test_a_block_is_not_copied(side: MemorySide) -> None:
+    """To drop the copy would free the lock."""
+    coordinator = side.coordinator()
+    for block in (coordinator.hold("r"), coordinator.hold_all(["q", "r"])):
+        side.call(block.__aenter__ if side.asynchronous else block.__enter__)
+        with pytest.raises(TypeError, match="neither pickled nor copied"):
+            copy.copy(block)
+        side.call(block.__aexit__ if side.asynchronous else block.__exit__, None, None, None)
 
 
 def test_hold_decorates_a_function(side: MemorySide) -> None:

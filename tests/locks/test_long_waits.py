@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 
 from fencing import AsyncMemoryCoordinator, LockTable, MemoryCoordinator, NotAcquired
+from fencing.kernel import process
+from fencing.kernel.timer import timer
 from fencing.locks import long_waits, plans
 from tests.support import wait_until
 from tests.support.memory_side import MemorySide
@@ -153,3 +155,29 @@ def test_the_error_says_that_this_process_has_it(side: MemorySide) -> None:
     other = side.expect(NotAcquired, side.kind(side.table).acquire, "r", timeout=0.001)
     assert other.held_by_this is None
     side.call(lease.release)
+
+
+def test_a_slow_log_delays_no_renewal() -> None:
+    """The timer drives the renewals of all leases. A handler of the log may block, or take a lock itself."""
+
+    class Slow(logging.Handler):
+        begun, may_end = threading.Event(), threading.Event()
+
+        def emit(self, record: logging.LogRecord) -> None:
+            self.begun.set()
+            self.may_end.wait(60)
+
+    handler, ticked = Slow(), threading.Event()
+    logger = logging.getLogger("fencing")
+    logger.addHandler(handler)
+    lock = MemoryCoordinator().lock("r")
+    try:
+        with lock.hold():
+            child = in_thread(partial(contextvars.copy_context().run, hold, lock))
+            assert handler.begun.wait(60)
+            timer().call_at(process.now(), ticked.set, lambda: True)
+            assert ticked.wait(30)
+    finally:
+        handler.may_end.set()
+        logger.removeHandler(handler)
+    assert child.result(60)

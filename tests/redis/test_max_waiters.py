@@ -193,6 +193,30 @@ def test_a_free_lock_is_offered_before_the_waiters_are_counted(
         leave(side, coordinator, place)
 
 
+def test_a_waiter_that_is_interrupted_as_it_enlists_does_not_count(
+    side: Side, any_redis: RedisServer, holder: Any, limited: Callable[[int], Any]
+) -> None:
+    """Its plan does not know yet that it has a place: the reply was on its way to it."""
+    coordinator, entries = limited(2), []
+    queue, perform = Queue(any_redis), coordinator._backend.perform
+
+    def interrupt(reply: Any) -> Any:
+        if isinstance(reply, list) and reply[:1] == [b"queued"]:
+            entries.append(len(queue))
+            raise ZeroDivisionError
+        return reply
+
+    def perform_and_raise(effect: Any) -> Any:
+        return interrupt(perform(effect))
+
+    async def perform_and_raise_async(effect: Any) -> Any:
+        return interrupt(await perform(effect))
+
+    coordinator._backend.perform = perform_and_raise_async if side.asynchronous else perform_and_raise
+    side.expect(ZeroDivisionError, coordinator.acquire, "r", timeout=50)
+    assert (entries, len(queue)) == ([1], 0)
+
+
 def test_without_a_limit_the_request_is_the_same_as_before() -> None:
     args = (30_000, "owner", 0, 1, "listener")
     assert queue_call("r", "a" * 22, args, "7", 1.0, False).args == ("a" * 22, *args, "7")

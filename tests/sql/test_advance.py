@@ -78,7 +78,8 @@ def test_objects_read_before_the_claim_are_read_again(engine: Engine, guard: SQL
 def test_it_checks_and_locks_and_never_commits(engine: Engine, guard: SQLAlchemyGuard) -> None:
     guard.claim(MINE)
     with engine.connect() as connection:
-        guard.advance(connection, MINE)
+        patient = SQLAlchemyGuard(engine, timeout=30)  # because the connection stands still while the other one waits
+        patient.advance(connection, MINE)
         connection.execute(text("UPDATE orders SET total = 7"))
         with pytest.raises(GuardUnavailable):
             guard.claim(NEWER, timeout=0.05)

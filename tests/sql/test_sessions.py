@@ -61,7 +61,7 @@ class Shop:
         with Session(self.direct) as session, session.begin():
             session.add(Line(id=1, price=3, order_id=1))
         self.engine = way.new_engine()
-        self.guard: Any = way.guard_class(self.engine, timeout=2.0)
+        self.guard: Any = way.guard_class(self.engine, timeout=10.0)
 
     def maker(self, *, bind: Any = None, **options: Any) -> Any:
         maker: Any = async_sessionmaker if self.side.asynchronous else sessionmaker

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
@@ -20,9 +21,11 @@ from typing import Any
 
 import pytest
 from sqlalchemy import create_engine, text
+from sqlalchemy.util import greenlet_spawn
 
 from examples.servers import ServerError, start_postgres
 from fencing import CoordinatorUnavailable, FencingError, LeaseLost, NotAcquired, SQLCoordinator
+from fencing.kernel import quirks
 from fencing.kernel.workers import stop_objects_of
 from fencing.sql.own_engine import MAX_CONNECTIONS, OwnEngine
 from tests.support import wait_until
@@ -124,6 +127,30 @@ def test_a_connection_that_opens_as_its_loop_ends_is_closed(
     driver = opened[0].driver_connection
     assert driver.is_closed() if hasattr(driver, "is_closed") else driver.closed
     assert side.call(lease.release)
+
+
+@through("asyncpg", of=("psycopg-async", "asyncpg", "aiomysql"))
+def test_a_connection_whose_loop_is_closed_can_be_hung_up(locks: LockDatabase) -> None:
+    """asyncpg cannot close it then. The server must not keep its session until it is collected."""
+    where = "pg_stat_activity WHERE datname" if locks.driver.database == "postgres" else "processlist WHERE db"
+    schema, current = ("information_schema.", "DATABASE()") if "processlist" in where else ("", "current_database()")
+    count = f"SELECT count(*) FROM {schema}{where} = {current}"
+    before = locks.sql(count)
+    coordinator = locks.coordinator(direct=True)
+    loop = asyncio.new_event_loop()
+    opened = loop.run_until_complete(greenlet_spawn(coordinator._backend._connections._engine.open, 30.0))
+    wait = "pg_sleep" if locks.driver.database == "postgres" else "SLEEP"
+    asking = loop.create_task(greenlet_spawn(opened._connection.exec_driver_sql, f"SELECT {wait}(0.5)"))
+    loop.run_until_complete(asyncio.wait([asking], timeout=0.1))
+    assert locks.sql(count) != before
+    quirks.may_be_left_behind(asking)
+    loop.close()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # drivers tell of a connection that was not closed on its loop
+        opened.hang_up()
+        wait_until(lambda: locks.sql(count) == before, 60)
+        del opened
+        gc.collect()
 
 
 @pytest.mark.thorough

@@ -127,3 +127,32 @@ def test_a_waiter_leaves_its_place_when_its_coordinator_is_closed(locks: LockDat
     assert "was closed" in str(error)
     assert locks.sql(PLACES)[0][0] == 0
     side.call(held.release)
+
+
+@through("psycopg", "aiosqlite", of=("psycopg", "asyncpg", "sqlite", "aiosqlite"))
+def test_a_waiter_that_is_interrupted_as_it_enlists_keeps_no_place(locks: LockDatabase) -> None:
+    """Its plan does not know yet that it has one: the reply was on its way to it."""
+    side, held = locks.side, locks.side.call(locks.coordinator(ttl=30).acquire, "a")
+    coordinator = locks.coordinator(ttl=30, max_waiters=1, owner="a waiter")
+    perform, raised = coordinator._backend.perform, []
+
+    def interrupt(effect: Any) -> None:
+        if getattr(effect, "operation", "") == "enlist":
+            raised.append(locks.sql(PLACES)[0][0])
+            raise ZeroDivisionError
+
+    def perform_and_raise(effect: Any) -> Any:
+        reply = perform(effect)
+        interrupt(effect)
+        return reply
+
+    async def perform_and_raise_async(effect: Any) -> Any:
+        reply = await perform(effect)
+        interrupt(effect)
+        return reply
+
+    coordinator._backend.perform = perform_and_raise_async if side.asynchronous else perform_and_raise
+    side.expect(ZeroDivisionError, coordinator.acquire, "a", timeout=50)
+    assert raised == [1]
+    assert locks.sql(PLACES)[0][0] == 0
+    side.call(held.release)

@@ -236,7 +236,7 @@ def _screened(text: str) -> Any:
     """Read it as both middlewares do: an answer, or entries of a scope."""
     for keys in (None, [KEY]):
         for is_claim in (False, True):
-            received = Screening(keys, None).received([(HEADER, text)], CLAIMS, is_claim=is_claim)
+            received = Screening(keys, None).received([(HEADER, text)], CLAIMS, {}, is_claim=is_claim)
             if isinstance(received, Problem):
                 assert received.status in (400, 401, 422), received
     return text
