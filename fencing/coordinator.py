@@ -55,6 +55,8 @@ class Coordinator(CoordinatorBase):
         TypeError, ValueError: an option has a wrong value, or the service cannot do it. Correct it as the message says.
     """
 
+    __module__ = "fencing"
+
     @show_options(CoordinatorOptions)
     def __init__(self, backend: Backend, **options: Unpack[CoordinatorOptions]) -> None:
         self._begin(backend, options, asynchronous=False)

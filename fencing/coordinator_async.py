@@ -63,6 +63,8 @@ class AsyncCoordinator(CoordinatorBase):
     # SYNC "``stall_limit``: ... by default.":
     # SYNC "A lease is renewed beside ... the lease expires.":
 
+    __module__ = "fencing"
+
     @show_options(AsyncCoordinatorOptions)
     def __init__(self, backend: Backend, **options: Unpack[AsyncCoordinatorOptions]) -> None:
         # SYNC instead: self._begin(backend, options, asynchronous=False)

@@ -95,6 +95,8 @@ class Holder:
             tells grants apart by their numbers.
     """
 
+    __module__ = "fencing"
+
     owner: str | None
     number: int | None
     held_for: float | None
@@ -112,6 +114,8 @@ class ForcedRelease:
         fenced: whether guards have admitted the new fence, so that the former holder can no longer write. False without
             guards: the lock is free, but the former holder can still write until a newer holder claims.
     """
+
+    __module__ = "fencing"
 
     holder: Holder | None
     fence: Fence

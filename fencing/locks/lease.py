@@ -313,6 +313,8 @@ class Lease(LeaseBase):
     that share one must put each read-modify-write into one ``guard.begin``.
     """
 
+    __module__ = "fencing"
+
     def __init__(self, backend: Backend, holding: Holding) -> None:
         self._releasing = threading.RLock()  # reentrant: a signal handler may release the lease
         LeaseBase.__init__(self, backend, holding)  # super() would take longer

@@ -26,6 +26,8 @@ class AsyncLease(LeaseBase):
     must put each read-modify-write into one ``guard.begin``.
     """
 
+    __module__ = "fencing"
+
     _event: asyncio.Event | None = None
     _cancel: Callable[[], None] | None = None
     _releasing: tuple[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] | None = None

@@ -43,6 +43,8 @@ class FencedLock:
             says.
     """
 
+    __module__ = "fencing"
+
     @show_options(LockOptions)
     def __init__(
         self,

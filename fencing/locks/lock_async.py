@@ -44,6 +44,8 @@ class AsyncFencedLock:
 
     # SYNC "Reusable; it": Reusable and thread-safe; it
 
+    __module__ = "fencing"
+
     @show_options(AsyncLockOptions)
     def __init__(
         self,

@@ -268,6 +268,8 @@ def _unknown_option(name: str, coordinator: type | None, *, asynchronous: bool) 
         subject = coordinator.__name__
         names.append("prefix")
         own_options = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY and each.name not in names]
+    else:
+        own_options = ["reentrant"]  # of its constructor
     hint = _HINTS.get(name, "")
     if not hint and (near := difflib.get_close_matches(name, [*own_options, *names], 1)):
         hint = f"; did you mean {near[0]!r}?"

@@ -38,6 +38,8 @@ class MemoryCoordinator(Coordinator):
         TypeError, ValueError: an argument has a wrong value. Correct it as the message says.
     """
 
+    __module__ = "fencing"
+
     _backend: MemoryBackend
 
     @show_options(CoordinatorOptions)

@@ -40,6 +40,8 @@ class AsyncMemoryCoordinator(AsyncCoordinator):
     # SYNC "for tasks of one process": for threads of one process
     # SYNC "for threads.": for asyncio.
 
+    __module__ = "fencing"
+
     _backend: AsyncMemoryBackend
 
     @show_options(AsyncCoordinatorOptions)

@@ -54,6 +54,8 @@ class LockTable:
     Each method is one request: it is atomic, and may be repeated with the same token.
     """
 
+    __module__ = "fencing"
+
     def __init__(self) -> None:
         self._held: dict[str, _Held] = {}
         self._forced: dict[str, _Forced] = {}

@@ -76,6 +76,8 @@ class RedisCoordinator(Coordinator):
         TypeError, ValueError: an argument has a wrong value. Correct it as the message says.
     """
 
+    __module__ = "fencing"
+
     _backend: RedisBackend
     _shared_by_clients = staticmethod(RedisPlans.shared_by_clients)
 

@@ -82,6 +82,8 @@ class AsyncRedisCoordinator(AsyncCoordinator):
     # SYNC "Make one": Thread-safe; make one
     # SYNC "of its own, per event loop, with": of its own with
 
+    __module__ = "fencing"
+
     _backend: AsyncRedisBackend
     _shared_by_clients = staticmethod(RedisPlans.shared_by_clients)
 

@@ -66,6 +66,8 @@ class RedlockCoordinator(Coordinator):
         TypeError, ValueError: an argument has a wrong value. Correct it as the message says.
     """
 
+    __module__ = "fencing"
+
     _backend: RedlockBackend
 
     @show_options(CoordinatorOptions)

@@ -69,6 +69,8 @@ class AsyncRedlockCoordinator(AsyncCoordinator):
     # SYNC "if a majority grants it.": if a majority grants it. Thread-safe.
     # SYNC "of its own, per event loop, with": of its own with
 
+    __module__ = "fencing"
+
     _backend: AsyncRedlockBackend
 
     @show_options(AsyncCoordinatorOptions)

@@ -69,6 +69,8 @@ class SQLCoordinator(Coordinator):
             message says.
     """
 
+    __module__ = "fencing"
+
     _backend: SQLBackend
     _shared_by_clients = staticmethod(SQLPlans.shared_by_clients)
 

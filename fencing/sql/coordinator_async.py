@@ -75,6 +75,8 @@ class AsyncSQLCoordinator(AsyncCoordinator):
     # SYNC "``postgresql+asyncpg``, ... ``sqlite+aiosqlite``.": ``mysql+pymysql``, ``mariadb+pymysql`` or ``sqlite``.
     # SYNC "of its own per event loop,": of its own
 
+    __module__ = "fencing"
+
     _backend: AsyncSQLBackend
     _shared_by_clients = staticmethod(SQLPlans.shared_by_clients)
 
