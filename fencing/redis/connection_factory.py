@@ -288,7 +288,11 @@ def command(call: Call, *, by_text: bool = False) -> bytes:
     return script_call(call.script.by_text, len(keys), len(args), bulks((*keys, *args)))
 
 
-_SCRIPT = re.compile(r" script: [0-9a-f]{40}, on @user_script:\d+\.?")  # where Redis ran it, which helps nobody
+# Where Redis ran it, which helps nobody: as Redis 7 and as Redis 6.2 say it.
+_SCRIPT = re.compile(
+    r" script: [0-9a-f]{40}, on @user_script:\d+\.?|"
+    r"Error running script \(call to f_[0-9a-f]{40}\): @user_script:\s*\d+: "
+)
 
 _NO_RIGHT = "; give the client's user the permissions that the documentation names; ACL LOG shows the missing one"
 _HINTS = {  # Redis 6.2 has such words in the middle of the text
