@@ -57,7 +57,8 @@ def test_a_signal_handler_raises_in_a_task_that_borrows_or_gives_back(
 ) -> None:
     """The lock was taken, and nothing had noted that. Or the pool's connection was about to be given back."""
     dsn = dsn_of(postgres_url)
-    use: tuple[Any, ...] = ("orders:1",) if operation == "mark" else (MINE, "SELECT 1")
+    nothing = "UPDATE fencing_marks SET seq = seq WHERE false"
+    use: tuple[Any, ...] = ("orders:1",) if operation == "mark" else (MINE, nothing)
 
     async def story(line: int) -> bool:
         interruption = Interruption(line, SoftTimeLimit(), only=("psycopg/sources.py",))
