@@ -36,7 +36,7 @@ _WAITING = frozenset(("concurrent", "multiprocessing", "queue", "threading"))
 _PASSED_BY = _WAITING | {"asyncio", "fencing"}
 
 
-class Waiting:
+class LongWait:
     """One call that waits for a lock. It exists until the call ends."""
 
     __slots__ = ("__weakref__", "_backend", "_notes", "_resource", "_task", "_thread", "began")
@@ -116,10 +116,10 @@ class _Watch:
         process.after_fork(self._reset)
 
     def _reset(self) -> None:
-        self._waits: deque[weakref.ref[Waiting]] = deque()
+        self._waits: deque[weakref.ref[LongWait]] = deque()
         self._is_called = False
 
-    def add(self, waiting: Waiting) -> None:
+    def add(self, waiting: LongWait) -> None:
         self._waits.append(weakref.ref(waiting))
         if not self._is_called:  # read after the line above: _inspect first says that it is called no more
             self._call_in(WARNING_SECONDS)
@@ -146,15 +146,15 @@ class _Watch:
                 return
             self._waits.popleft()
             if waiting is not None:
-                call_in_thread(Waiting.report, waiting)  # a slow handler of the log must not delay the timer
+                call_in_thread(LongWait.report, waiting)  # a slow handler of the log must not delay the timer
 
 
 _watch = _Watch()
 
 
-def begin_wait(backend: Backend, resource: str) -> Waiting:
+def begin_wait(backend: Backend, resource: str) -> LongWait:
     """Watch a call that begins to wait for a lock, until the result is collected."""
-    waiting = Waiting(backend, resource)
+    waiting = LongWait(backend, resource)
     _watch.add(waiting)
     return waiting
 

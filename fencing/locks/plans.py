@@ -26,7 +26,7 @@ from fencing.locks.backend import Backend, ForcedRelease, Holder, Place, Taken, 
 from fencing.locks.capabilities import Queues, RenewsGrants
 from fencing.locks.causes import plan_why_gone
 from fencing.locks.holding import Grant, Holding
-from fencing.locks.long_waits import WARNING_SECONDS, Waiting, begin_wait
+from fencing.locks.long_waits import WARNING_SECONDS, LongWait, begin_wait
 from fencing.locks.settings import TRY_SECONDS, Settings
 from fencing.locks.waiting import POLLING, poll_pause
 
@@ -116,7 +116,7 @@ class _Known:
     owner: str | None = None
     place: Place | None = None
     decided_by: float | None = None
-    waiting: Waiting | None = None
+    waiting: LongWait | None = None
 
     def note(self, reply: Taken, backend: Backend, resource: str, timeout: float) -> None:
         """Note that another has the lock."""

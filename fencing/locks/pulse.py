@@ -30,7 +30,7 @@ class Pulse:
         self._is_known = False  # the log tells of this silence, so it tells of its end, too
         self._is_reported = False  # and it says that leases are no longer renewed
 
-    def silence(self) -> float | None:
+    def unanswered_seconds(self) -> float | None:
         """Return for how many seconds the loop has owed an answer; None: it is closed. If it owes none, ask.
 
         The seconds are real ones, also where a test moves the clock of the leases.

@@ -228,9 +228,9 @@ def _any_alive(references: list[weakref.ref[Holding]]) -> bool:
     return any(holding.ended is None for holding in _existing(references))
 
 
-def _describe_silence(pulse: Pulse, so_far: float, limit: float) -> str:
-    silence = max(pulse.silence() or 0.0, so_far)
-    return f"the event loop had not answered for {silence:.1f} s, and stall_limit is {limit:g} s"
+def _describe_stall(pulse: Pulse, so_far: float, limit: float) -> str:
+    seconds = max(pulse.unanswered_seconds() or 0.0, so_far)
+    return f"the event loop had not answered for {seconds:.1f} s, and stall_limit is {limit:g} s"
 
 
 def _describe_missing_thread(error: RuntimeError) -> Callable[[], str]:
@@ -336,14 +336,14 @@ class AsyncRenewal(_Renewal):
     def _may_renew(self, holding: Holding) -> bool:
         """Return whether a holding's own loop has answered in time. Otherwise its renewal is tried again soon."""
         pulse, limit = self._pulses[holding.loop], holding.settings.stall_seconds
-        silence = pulse.silence()
-        if silence is None:
+        unanswered = pulse.unanswered_seconds()
+        if unanswered is None:
             holding.lose("expired", "its event loop was closed")
             return False
-        if silence <= limit:
+        if unanswered <= limit:
             return True
         pulse.report(holding.fence.resource, limit)
-        holding.hindrance = partial(_describe_silence, pulse, silence, limit)
+        holding.hindrance = partial(_describe_stall, pulse, unanswered, limit)
         self._ask_again(holding)
         self._schedule(holding)
         return False

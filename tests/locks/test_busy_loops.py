@@ -46,7 +46,7 @@ def renewed(lease: AsyncLease) -> Callable[[], bool]:
 
 def is_silent_for(lease: AsyncLease, coordinator: Any, seconds: float) -> Callable[[], bool]:
     mine: pulse.Pulse = coordinator._renewal._pulses[lease._holding.loop]
-    return lambda: (mine.silence() or 0.0) > seconds
+    return lambda: (mine.unanswered_seconds() or 0.0) > seconds
 
 
 def test_a_body_that_computes_keeps_its_lease() -> None:

@@ -129,8 +129,8 @@ def test_other_waits_are_not_logged(
     lock = MemoryCoordinator(table).lock("r")
     holder = lock if here else MemoryCoordinator(table).lock("r")
     looked: list[None] = []
-    report = long_waits.Waiting.report
-    monkeypatch.setattr(long_waits.Waiting, "report", lambda self: looked.append(report(self)))
+    report = long_waits.LongWait.report
+    monkeypatch.setattr(long_waits.LongWait, "report", lambda self: looked.append(report(self)))
     with holder.hold():
         waiters = [in_thread(lambda: hold(lock)) for _ in range(3)]
         while len(looked) < 3:

@@ -639,7 +639,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a-loop-that-hangs-keeps-its-leases-for-ever",
         "fencing/locks/renewal.py",
-        "if silence <= limit:",
+        "if unanswered <= limit:",
         "if True:",
         ("tests/locks/test_busy_loops.py::test_a_loop_that_hangs_loses_its_lease",),
     ),
@@ -653,7 +653,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a-lease-of-a-closed-loop-is-renewed",
         "fencing/locks/renewal.py",
-        "if silence is None:",
+        "if unanswered is None:",
         "if False:",
         ("tests/locks/test_busy_loops.py::test_a_lease_whose_loop_was_closed_ends_at_its_next_renewal",),
     ),
@@ -688,7 +688,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a-warning-of-a-long-wait-delays-the-timer",
         "fencing/locks/long_waits.py",
-        "call_in_thread(Waiting.report, waiting)",
+        "call_in_thread(LongWait.report, waiting)",
         "waiting.report()",
         ("tests/locks/test_long_waits.py::test_a_slow_log_delays_no_renewal",),
     ),

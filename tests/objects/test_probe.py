@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from urllib.request import ProxyHandler, Request, build_opener
 
 import pytest
 from obstore.exceptions import GenericError, PreconditionError
-from obstore.store import LocalStore, MemoryStore
+from obstore.store import LocalStore, MemoryStore, S3Store
 
 from examples.servers.objects import ObjectServer
 from examples.servers.s3 import S3Server
@@ -310,3 +311,22 @@ def test_a_probe_that_is_cancelled_does_not_cancel_those_that_wait_for_it(side: 
 
     side.call(cancel)
     side.call(guard.claim, A)
+
+
+def test_a_store_that_refuses_connections_is_told(side: Side) -> None:
+    """And not that it gave no answer in the millisecond that was left for the last request."""
+    retries: Any = {"max_retries": 1, "backoff": {"init_backoff": timedelta(milliseconds=1)}}
+    store = S3Store(
+        "bucket",
+        endpoint="http://127.0.0.1:1",
+        access_key_id="id",
+        secret_access_key="secret",
+        region="us-east-1",
+        client_options={"allow_http": True},
+        retry_config=retries,
+    )
+    guard = guard_on(side, store)
+    error = str(side.expect(GuardUnavailable, guard.claim, A))
+    assert "http://127.0.0.1:1/bucket" in error
+    assert "error sending request" in error
+    assert "no answer within" not in error

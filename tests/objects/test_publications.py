@@ -136,8 +136,10 @@ def test_a_stream_reads_as_a_file_does(desk: Desk) -> None:
     assert parts == [b"012", b"", b"3456", b"789", b""]
     desk.call(stream.close)
     assert desk.call(stream.read) == b""
-    for resource, name in ((R, "y"), ("orders:2", "x")):
-        desk.side.expect(KeyError, desk.guard.open, resource, name)
+    missing = desk.side.expect(KeyError, desk.guard.open, R, "y")
+    assert "'y' is not in the publication of 'orders:1', which has 'x'" in str(missing)
+    missing = desk.side.expect(KeyError, desk.guard.open, "orders:2", "x")
+    assert "nothing is published for 'orders:2', so it has no 'x'; publish it first" in str(missing)
 
 
 def test_data_changed_past_the_guard_are_refused(desk: Desk) -> None:

@@ -35,6 +35,18 @@ def test_a_missing_password(side: Side, configured: RedisServer) -> None:
     assert time.monotonic() - began < 20
 
 
+def test_a_replica_has_answered(side: Side, any_redis: RedisServer) -> None:
+    """While it may be a failover, the call goes on; then it says what the server is, and not that it was silent."""
+    admin: Any = any_redis.client()
+    admin.replicaof("127.0.0.1", 1)
+    try:
+        error = str(side.expect(CoordinatorUnavailable, side.coordinator(any_redis.url).acquire, "r", timeout=0.2))
+    finally:
+        admin.replicaof("NO", "ONE")
+    assert error.startswith(f"Redis at {any_redis.url.partition('://')[2].partition('/')[0]} cannot serve the request")
+    assert "for 'r' now: the server is a replica, which takes no locks; retry, and correct the address if" in error
+
+
 def test_a_wrong_database_number(side: Side, any_redis: RedisServer) -> None:
     coordinator = side.coordinator(any_redis.url.rsplit("/", 1)[0] + "/9999", ttl=600)
     began = time.monotonic()

@@ -96,8 +96,6 @@ EXCEPTIONS = {
     "tell": ("storage_guards/objects/bodies.py", "tests/objects/test_bodies.py"),  # of a file
     "keep": ("storage_guards/objects/",),  # how many publications a collection keeps: public
     "once": ("fencing/",),  # will be an argument of a lock: public
-    "silence": ("fencing/locks/pulse.py", "fencing/locks/renewal.py"),  # not yet renamed
-    "waiting": ("fencing/locks/long_waits.py",),  # not yet renamed
 }
 THIS = Path(__file__).resolve()
 
