@@ -19,6 +19,7 @@ from fencing.locks.arguments import check_adoptable, without_reentrant
 from fencing.locks.backend import Backend, ForcedRelease, Holder
 from fencing.locks.coordinator import CoordinatorBase
 from fencing.locks.give_back import GiveBack, log_unreleased
+from fencing.locks.hold import Hold
 from fencing.locks.hold_several import HoldAll
 from fencing.locks.lease import Lease
 from fencing.locks.listing import Pattern, check_listing, plan_page
@@ -102,7 +103,7 @@ class Coordinator(CoordinatorBase):
         *,
         reentrant: bool = False,
         **options: Unpack[LockOptions],
-    ) -> AbstractContextManager[Lease]:
+    ) -> Hold:
         """Hold the lock for a ``with`` block: :meth:`fencing.FencedLock.hold`.
 
         ``reentrant`` and ``options`` are those of :meth:`lock`.

@@ -18,6 +18,7 @@ from fencing.locks.arguments import check_adoptable, without_reentrant
 from fencing.locks.backend import Backend, ForcedRelease, Holder
 from fencing.locks.coordinator import CoordinatorBase
 from fencing.locks.give_back import AsyncGiveBack, log_unreleased
+from fencing.locks.hold_async import AsyncHold
 from fencing.locks.hold_several_async import AsyncHoldAll
 from fencing.locks.lease_async import AsyncLease
 from fencing.locks.listing import Pattern, check_listing, plan_page
@@ -114,7 +115,7 @@ class AsyncCoordinator(CoordinatorBase):
         cancel_on_loss: bool = False,  # ASYNC
         reentrant: bool = False,
         **options: Unpack[AsyncLockOptions],
-    ) -> AbstractAsyncContextManager[AsyncLease]:
+    ) -> AsyncHold:
         """Hold the lock for an ``async with`` block: :meth:`fencing.AsyncFencedLock.hold`.
 
         ``reentrant`` and ``options`` are those of :meth:`lock`.

@@ -40,7 +40,8 @@ class _Block:
 
     @property
     def _advice(self) -> str:
-        return f"write `{self.statement} guard.{self._name}(…) as …:`"
+        owner = "guard." if "." in self.gen.__qualname__ else ""
+        return f"write `{self.statement} {owner}{self._name}(…) as …:`"
 
     def _require_new(self) -> None:
         if quirks.NEVER_ENTERED not in vars(self):
@@ -67,7 +68,7 @@ class _Block:
     def __del__(self) -> None:
         if quirks.NEVER_ENTERED in vars(self):
             warnings.warn(
-                f"{self._name}() was never entered, so nothing was checked or written; {self._advice}",
+                f"{self._name}() was never entered, so it had no effect; {self._advice}",
                 RuntimeWarning,
                 stacklevel=2,
             )

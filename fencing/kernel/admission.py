@@ -85,8 +85,10 @@ def as_fence(holder: Fence | HasFence) -> Fence:
     fence = getattr(holder, "fence", None)
     if not isinstance(fence, Fence):
         hint = ""
-        if isinstance(holder, str):
-            hint = "; convert its text with Fence.parse first"
+        if holder is None:
+            hint = "; try_acquire() returns None where the lock was not acquired"
+        elif isinstance(holder, str):
+            hint = "; convert its text with Fence.parse first; or hold the lock of that name, and pass the lease"
         elif isinstance(holder, Iterable):
             hint = "; pass several as separate arguments"
         elif hasattr(holder, "try_acquire"):

@@ -30,8 +30,8 @@ class FencedLock:
     read before ``hold`` or ``acquire`` is not protected.
 
     Args:
-        client_or_coordinator: a ``redis.Redis``, or a coordinator. All locks of one client, or of clients with one
-            pool, share a coordinator.
+        client_or_coordinator: a ``redis.Redis``, an engine of SQLAlchemy, or a coordinator. All locks of one client, or
+            of clients with one pool, share a coordinator.
         resource: the name of what is protected, such as ``"orders:42"``; 1 to 512 bytes of UTF-8, with the
             coordinator's prefix. That of a client has none.
         reentrant: as :meth:`reentrant`.

@@ -29,8 +29,8 @@ class AsyncFencedLock:
     read before ``hold`` or ``acquire`` is not protected.
 
     Args:
-        client_or_coordinator: a ``redis.asyncio.Redis``, or an async coordinator. All locks of one client, or of
-            clients with one pool, share a coordinator.
+        client_or_coordinator: a ``redis.asyncio.Redis``, an async engine of SQLAlchemy, or an async coordinator. All
+            locks of one client, or of clients with one pool, share a coordinator.
         resource: the name of what is protected, such as ``"orders:42"``; 1 to 512 bytes of UTF-8, with the
             coordinator's prefix. That of a client has none.
         reentrant: as :meth:`reentrant`.

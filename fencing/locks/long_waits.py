@@ -36,6 +36,10 @@ _WAITING = frozenset(("concurrent", "multiprocessing", "queue", "threading"))
 _PASSED_BY = _WAITING | {"asyncio", "fencing"}
 
 
+_reported: weakref.WeakSet[Block] = weakref.WeakSet()
+"""The blocks whose threads were logged to stand in a wait."""
+
+
 class LongWait:
     """One call that waits for a lock. It exists until the call ends."""
 
@@ -76,8 +80,8 @@ class LongWait:
         if self._task is None or self._backend.asynchronous:
             return None
         block = self._holder()
-        held = "" if block is None else f" The holder is in this process: a block that {_name(*block.begun_by)} began."
-        return f"and stops the event loop of its thread: use an asyncio coordinator, or asyncio.to_thread.{held}"
+        held = "" if block is None else f"; the holder is in this process: a block that {_name(*block.begun_by)} began"
+        return f"and stops the event loop of its thread: use an asyncio coordinator, or asyncio.to_thread{held}"
 
     def _awaited_by_holder(self) -> str | None:
         """Say that the thread that holds the lock waits for a thread, perhaps for this one."""
@@ -86,8 +90,9 @@ class LongWait:
             return None
         thread, _ = block.begun_by
         frame = sys._current_frames().get(thread)
-        if thread == self._thread or frame is None or _package(frame) not in _WAITING:
+        if thread == self._thread or frame is None or _package(frame) not in _WAITING or block in _reported:
             return None
+        _reported.add(block)  # once for all that wait for it: mostly its thread waits for something else
         function, place = frame.f_code.co_name, frame
         while place.f_back is not None and _package(place) in _PASSED_BY:
             place = place.f_back

@@ -247,16 +247,14 @@ class ConnectionFactory:
             )
 
     def _not_named(self, error: NoPrimary | NoService, asked_at: float) -> NoReply | CoordinatorUnavailable:
-        if isinstance(error, NoPrimary):
-            return NoReply(error, may_have_run=False, is_answer=True)
-        return self._misplaced(error, asked_at)
+        return NoReply(error, may_have_run=False) if isinstance(error, NoPrimary) else self._misplaced(error, asked_at)
 
     def _misplaced(self, error: RedisError, asked_at: float) -> NoReply | CoordinatorUnavailable:
         """Map an error of a wrong setting, or of a failover. It is a failover if there was a primary before."""
         if self._missing_since is None:
             self._missing_since = asked_at
         if self._found or time.monotonic() - self._missing_since < PATIENCE_SECONDS:
-            return NoReply(error, may_have_run=False, is_answer=True)
+            return NoReply(error, may_have_run=False, is_answer=isinstance(error, ReadOnlyError))
         return CoordinatorUnavailable(
             f"no lock can be taken from Redis at {self.address}: {error}; correct the client's address",
             address=self.address,

@@ -37,6 +37,7 @@ _OF_MYSQL = {
     1020: _SERIALIZATION_FAILURE,  # the row has changed since the transaction's snapshot
     1044: NO_PRIVILEGE,
     1045: _REFUSED_USER,
+    1046: _NO_DATABASE,
     1049: _NO_DATABASE,
     1130: _REFUSED_USER,  # its host may not connect
     1142: NO_PRIVILEGE,

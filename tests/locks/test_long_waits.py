@@ -118,7 +118,7 @@ def test_a_sync_lock_that_stops_an_event_loop(logged: Callable[[], str]) -> None
         text = logged()
     assert waiter.result(60) > lease.fence.number
     assert "and stops the event loop of its thread: use an asyncio coordinator, or asyncio.to_thread" in text
-    assert text.endswith("The holder is in this process: a block that thread 'MainThread' began.")
+    assert text.endswith("; the holder is in this process: a block that thread 'MainThread' began")
 
 
 @pytest.mark.parametrize("here", [True, False])

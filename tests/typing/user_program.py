@@ -128,6 +128,12 @@ def work() -> int:
             with Session(engine) as session:
                 guard.advance(session, lease)
                 session.commit()
+
+        @coordinator.hold("r", timeout=5)
+        def decorated(number: int) -> str:
+            return str(number)
+
+        assert_type(decorated(1), str)
         with coordinator.hold("r", timeout=5, ttl=60, owner="this call") as lease:
             assert_type(lease, Lease)
         with coordinator.hold_all(["r", "s"], timeout=5) as leases:
