@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 from fencing.kernel.errors import (
     FencingError,
@@ -17,7 +17,7 @@ from fencing.kernel.errors import (
     StaleFence,
     UnclaimedFence,
 )
-from fencing.kernel.fence import Fence, Mark
+from fencing.kernel.fence import MAX_NUMBER, Fence, Mark
 from storage_guards.http.header import (
     GATE_KEY,
     HEADER,
@@ -205,14 +205,19 @@ def _implausible(content: Mapping[str, Any], fence: Fence) -> MarkImplausible | 
 def _refusal(content: Mapping[str, Any], fence: Fence) -> FencingError | None:
     newest, floor, acknowledged = content.get("newest"), content.get("floor"), content.get("acknowledged")
     mark = None if newest is None else Mark(newest, UNKNOWN_TOKEN)
-    if acknowledged is not None and type(acknowledged) is not int:
+    if acknowledged is not None and not _is_number(acknowledged):
         return None
     if content.get("type") == _UNCLAIMED:
         return UnclaimedFence(fence=fence, mark=mark, acknowledged=acknowledged)
     admitted = newest if mark is not None else floor
-    if content.get("type") != _STALE or type(admitted) is not int or admitted < fence.number:
+    if content.get("type") != _STALE or not _is_number(admitted) or admitted < fence.number:
         return None
     return StaleFence(fence=fence, mark=mark, floor=floor if mark is None else None)
+
+
+def _is_number(value: Any) -> TypeGuard[int]:
+    """Return whether a value of JSON is an integer that a mark can have."""
+    return type(value) is int and 0 <= value <= MAX_NUMBER
 
 
 def json_object(body: bytes) -> dict[str, Any]:
