@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
+from fencing.kernel.process import OfThisProcess
 from fencing.locks.backend import Backend
 from fencing.locks.capabilities import check_capabilities
 from fencing.locks.settings import Settings, check_prefix
 
 
-class CoordinatorBase:
+class CoordinatorBase(OfThisProcess):
     """What users call, in front of a backend. The backend knows nothing of it."""
 
     _backend: Backend
@@ -48,9 +49,6 @@ class CoordinatorBase:
 
     def __repr__(self) -> str:
         return repr(self._backend)
-
-    def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        raise TypeError("a coordinator has connections, and is neither pickled nor copied; make one in each process")
 
 
 def _check_backend(backend: object, kind: str, *, asynchronous: bool) -> Backend:

@@ -15,7 +15,7 @@ from fencing.memory.table import LockTable, Request
 
 
 class MemoryBackend(MemoryPlans):
-    """The backend of a table,."""
+    """The backend of a table."""
 
     def perform(self, effect: Request) -> Any:
         """Perform one request at the table."""

@@ -14,7 +14,7 @@ from fencing.memory.table import LockTable, Request
 
 
 class AsyncMemoryBackend(MemoryPlans):
-    """The backend of a table, for asyncio."""
+    """The backend of a table for asyncio."""
 
     async def perform(self, effect: Request) -> Any:
         """Perform one request at the table."""

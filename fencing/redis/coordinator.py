@@ -22,7 +22,7 @@ from fencing.redis.plans import RedisPlans
 
 
 class RedisBackend(RedisPlans):
-    """The backend of Redis,, with connections of its own."""
+    """The backend of Redis, with connections of its own."""
 
     _connections: Any
 

@@ -21,7 +21,7 @@ from fencing.redis.plans import RedisPlans
 
 
 class AsyncRedisBackend(RedisPlans):
-    """The backend of Redis, for asyncio, with connections of its own."""
+    """The backend of Redis for asyncio, with connections of its own."""
 
     _connections: Any
 

@@ -20,7 +20,7 @@ from fencing.redlock.plans import RedlockPlans
 
 
 class RedlockBackend(RedlockPlans):
-    """The backend of several Redis servers,, with connections of its own."""
+    """The backend of several Redis servers, with connections of its own."""
 
     _connections: FanoutConnections
 

@@ -19,7 +19,7 @@ from fencing.redlock.plans import RedlockPlans
 
 
 class AsyncRedlockBackend(RedlockPlans):
-    """The backend of several Redis servers, for asyncio, with connections of its own."""
+    """The backend of several Redis servers for asyncio, with connections of its own."""
 
     _connections: AsyncFanoutConnections
 

@@ -20,7 +20,7 @@ from fencing.sql.table import Request
 
 
 class SQLBackend(SQLPlans):
-    """The backend of a table,, with connections of its own."""
+    """The backend of a table, with connections of its own."""
 
     def __init__(self, engine: Engine, schema: str | None) -> None:
         self._engine = OwnEngine(engine, schema)

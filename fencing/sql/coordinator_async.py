@@ -21,7 +21,7 @@ from fencing.sql.table import Request
 
 
 class AsyncSQLBackend(SQLPlans):
-    """The backend of a table, for asyncio, with connections of its own."""
+    """The backend of a table for asyncio, with connections of its own."""
 
     def __init__(self, engine: AsyncEngine, schema: str | None) -> None:
         # SYNC instead: self._engine = OwnEngine(engine, schema)

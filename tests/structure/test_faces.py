@@ -38,6 +38,7 @@ def test_a_face_says_from_what_it_is_made_and_nothing_in_it_is_async(pair: Pair)
     text = (ROOT / pair.face).read_text("utf-8")
     first, _, rest = text.partition("\n")
     assert first == f"# Made from {Path(pair.source).name} by `make faces`: change that file, not this one."
+    assert not re.search(r',[,.][\s"]', text), "words between commas went, and the commas stayed"
     assert ast.get_docstring(ast.parse(text)), "the docstring is still the first statement"
     assert not re.search(r"# A?SYNC\b", rest), "all marks are resolved"
     found = [
