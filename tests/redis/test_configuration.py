@@ -38,11 +38,13 @@ def test_a_missing_password(side: Side, configured: RedisServer) -> None:
 def test_a_replica_has_answered(side: Side, any_redis: RedisServer) -> None:
     """While it may be a failover, the call goes on; then it says what the server is, and not that it was silent."""
     admin: Any = any_redis.client()
+    coordinator = side.coordinator(any_redis.url)
     admin.replicaof("127.0.0.1", 1)
     try:
-        error = str(side.expect(CoordinatorUnavailable, side.coordinator(any_redis.url).acquire, "r", timeout=0.2))
+        error = str(side.expect(CoordinatorUnavailable, coordinator.acquire, "r", timeout=0.2))
     finally:
         admin.replicaof("NO", "ONE")
+    assert side.call(side.call(coordinator.acquire, "r", timeout=30).release), "to retry helps, after a failover"
     assert error.startswith(f"Redis at {any_redis.url.partition('://')[2].partition('/')[0]} cannot serve the request")
     assert "for 'r' now: the server is a replica, which takes no locks; retry, and correct the address if" in error
 
