@@ -16,16 +16,15 @@ from storage_guards.sql.transaction import NoAnswer
 from storage_guards.sqlalchemy.errors import SQLAlchemyErrors
 from storage_guards.sqlalchemy.transaction import SQLAlchemyTransaction
 from tests.support import wait_until
+from tests.support.lock_waits import innodb_sessions
 from tests.support.sql_ways import DONE, MINE, OVER_A_NETWORK, TO_SERVERS, Way, WayLender, ways
 
 REFUSED = (DBAPIError, psycopg.Error)
 """The driver's error. OutcomeUnknown is none of them."""
 
-_SESSIONS = {
-    "postgres": "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in trans%'",
-    "mariadb": "SELECT id FROM information_schema.processlist "
-    "JOIN information_schema.innodb_trx ON trx_mysql_thread_id = id WHERE db = DATABASE() AND command = 'Sleep'",
-}
+_ON_POSTGRES = (
+    "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in trans%'"
+)
 _END = {"postgres": "SELECT pg_terminate_backend(:session, 5000)", "mariadb": "KILL :session"}
 
 
@@ -37,15 +36,14 @@ def way(request: pytest.FixtureRequest, sql_ways: WayLender) -> Iterator[Way]:
 
 
 def idle_transactions(way: Way) -> list[Any]:
-    return [row[0] for row in way.sql(_SESSIONS[way.database])]
+    if way.database == "postgres":
+        return [row[0] for row in way.sql(_ON_POSTGRES)]
+    with way.outside.connect() as connection:
+        return [session for session, is_waiting in innodb_sessions(connection).items() if not is_waiting]
 
 
 def end_idle_transactions(way: Way, is_ended: Callable[[], bool]) -> None:
-    """End all that there are, until the one that is meant has ended: InnoDB's table of transactions may be a tenth of a
-    second old, and name others.
-
-    https://dev.mysql.com/doc/refman/8.4/en/innodb-information-schema-internal-data.html
-    """
+    """End all that there are, until the one that is meant has ended."""
 
     def end_all() -> bool:
         for session in idle_transactions(way):
