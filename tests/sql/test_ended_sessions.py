@@ -22,9 +22,7 @@ from tests.support.sql_ways import DONE, MINE, OVER_A_NETWORK, TO_SERVERS, Way, 
 REFUSED = (DBAPIError, psycopg.Error)
 """The driver's error. OutcomeUnknown is none of them."""
 
-_ON_POSTGRES = (
-    "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in trans%'"
-)
+_ON_POSTGRES = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in trans%'"
 _END = {"postgres": "SELECT pg_terminate_backend(:session, 5000)", "mariadb": "KILL :session"}
 
 

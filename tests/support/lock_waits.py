@@ -47,7 +47,8 @@ def innodb_sessions(connection: Connection) -> dict[int, bool]:
 
 
 def _waiting_on_postgres(connection: Connection) -> int:
-    return connection.execute(text(_WAITING_ON_POSTGRES)).scalar_one()
+    waiting: int = connection.execute(text(_WAITING_ON_POSTGRES)).scalar_one()
+    return waiting
 
 
 def _waiting_in_innodb(connection: Connection) -> int:
