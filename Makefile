@@ -82,7 +82,7 @@ test: .venv/.dev
 near: .venv/.dev
 	@$(BIN)/python -m tests.mutants.near "$(FILE)" $(ARGS)
 
-thorough: .venv/.dev
+thorough: .venv/.runtimes
 	@$(PYTEST) $(SPREAD) --thorough $(ARGS)
 
 thorough-mysql thorough-mysql-lts: thorough-%: .venv/.dev .%/.installed
@@ -187,6 +187,11 @@ clean:
 .venv/.check: pyproject.toml .venv/.python
 	@echo "Installing servers, drivers, linter and type checkers into .venv: 810 MB, a few minutes, once."
 	@$(PIP) --editable ".[check]"
+	@touch .venv/.demo .venv/.demo-objects .venv/.demo-http .venv/.dev $@
+
+.venv/.runtimes: pyproject.toml .venv/.python
+	@echo "Installing servers, drivers, and what else runs the code of users into .venv, a minute, once."
+	@$(PIP) --editable ".[runtimes]"
 	@touch .venv/.demo .venv/.demo-objects .venv/.demo-http .venv/.dev $@
 
 .venv/.bench: pyproject.toml .venv/.python

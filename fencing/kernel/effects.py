@@ -57,6 +57,8 @@ _give_way: Callable[[], object] = getattr(os, "sched_yield", partial(time.sleep,
 
 _SHARED = frozenset((Sleep, Claim, GiveWay, Shielded))
 
+_running_loop = quirks.running_loop_getter()
+
 
 def run(plan: Plan[T], perform: Callable[[Any], Any]) -> T:
     """Run a plan in this thread, and return its value; ``perform`` does the effects that are not of this module.
@@ -98,8 +100,18 @@ def _perform(effect: Sleep | Claim | GiveWay | Shielded, perform: Callable[[Any]
     return None
 
 
+def require_asyncio() -> None:
+    """Raise RuntimeError unless an event loop of asyncio runs this coroutine: nothing has been asked for then."""
+    if _running_loop() is None:
+        raise RuntimeError(
+            "no event loop of asyncio runs this coroutine. Under trio, or without a loop, use the sync class: call the "
+            "whole block in one thread, as with trio.to_thread.run_sync"
+        )
+
+
 async def run_async(plan: Plan[T], perform: Callable[[Any], Awaitable[Any]]) -> T:
     """Run a plan in this task, and return its value; ``perform`` does the effects that are not of this module."""
+    require_asyncio()
     result: Any = None
     error: BaseException | None = None
     while True:

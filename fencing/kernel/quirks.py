@@ -66,6 +66,17 @@ def is_ending(error: RuntimeError) -> bool:
     return str(error) == SHUTDOWN
 
 
+_WITHOUT_THREADS = ("daemon threads are disabled", "not supported for isolated subinterpreters")
+
+
+def is_without_threads(error: RuntimeError) -> bool:
+    """Return whether a daemon thread was refused because an isolated subinterpreter has none.
+
+    It is the error's text, up to 3.11 another one than later. Where that differs, the error is raised as it is.
+    """
+    return any(text in str(error) for text in _WITHOUT_THREADS)
+
+
 @functools.cache  # so that a later call is one of C
 def running_loop_getter() -> Callable[[], asyncio.AbstractEventLoop | None]:
     """Return the function that returns this thread's running event loop, or None. The documented one raises then.

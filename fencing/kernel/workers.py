@@ -39,11 +39,22 @@ class _Started(SafeEvent):
         return True
 
 
+_NO_THREADS = (
+    "this subinterpreter has no daemon threads, and leases are renewed by one: take locks in the main interpreter, or "
+    "use threads or processes in place of isolated subinterpreters"
+)
+
+
 class DaemonThread(threading.Thread):
     """A daemon thread whose start can be interrupted: the thread then runs, or it does not, but it never hangs."""
 
     def __init__(self, target: Callable[..., object], name: str, *args: object) -> None:
-        super().__init__(target=target, name=name, args=args, daemon=True)
+        try:
+            super().__init__(target=target, name=name, args=args, daemon=True)
+        except RuntimeError as error:
+            if quirks.is_without_threads(error):
+                raise RuntimeError(_NO_THREADS) from error
+            raise
         quirks.wait_for_start_with(self, _Started())
 
     def start(self) -> None:
@@ -51,11 +62,16 @@ class DaemonThread(threading.Thread):
 
         Raises:
             RuntimeError: the interpreter is ending, so the thread would not run. Python 3.12 checks that itself. Or the
-                thread did not begin; if it does later, it runs all the same.
+                thread did not begin; if it does later, it runs all the same. Or this is an isolated subinterpreter.
         """
         if sys.is_finalizing():
             raise RuntimeError(quirks.SHUTDOWN)
-        quirks.start(self)
+        try:
+            quirks.start(self)
+        except RuntimeError as error:
+            if quirks.is_without_threads(error):
+                raise RuntimeError(_NO_THREADS) from error
+            raise
 
 
 Work = Callable[[], float | None]

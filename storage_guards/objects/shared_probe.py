@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections.abc import Coroutine
 from typing import Any
 
-from fencing.kernel.effects import Plan
+from fencing.kernel.effects import Plan, require_asyncio
 from fencing.kernel.errors import GuardUnavailable
 from fencing.kernel.process import after_fork
 from fencing.kernel.waking import SafeEvent
@@ -83,6 +83,7 @@ class AsyncProbedOnce(ObjectGuard):
     async def _verified(self, seconds: float) -> ProbeReport:
         if self._report is not None:
             return self._report
+        require_asyncio()
         loop = asyncio.get_running_loop()
         if self._verifying is None or self._verifying[0] is not loop or self._verifying[1].done():
             self._verifying = loop, asyncio.ensure_future(self._run(self._plan_probe(seconds)))

@@ -15,7 +15,7 @@ import psycopg
 from psycopg import AsyncConnection, Connection
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from fencing.kernel.effects import background
+from fencing.kernel.effects import background, require_asyncio
 from fencing.kernel.errors import GuardUnavailable
 from fencing.kernel.opening import NotOpenYet, Opener, Opening
 from fencing.kernel.waking import AsyncTurns, Turns, Wake
@@ -120,6 +120,7 @@ class AsyncLent(ABC):
         self._seconds = seconds
 
     async def __aenter__(self) -> AsyncConnection[Any]:
+        require_asyncio()
         try:
             self._connection = connection = await self._take()
             self._state = _State(connection)

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 from sqlalchemy.pool import QueuePool
 
-from fencing.kernel.effects import finish
+from fencing.kernel.effects import finish, require_asyncio
 from fencing.sql.dialects import MySQL, SQLite, dialect_of
 from fencing.sql.statement_thread import StatementThread
 from storage_guards.bounds import LEAST_CONNECT_SECONDS
@@ -121,6 +121,7 @@ class _AsyncLent:
         self._connection = engine.connect()
 
     async def __aenter__(self) -> AsyncConnection:
+        require_asyncio()
         began = time.monotonic()
         bound = asyncio.timeout(None if _opens_at_once(self._engine.sync_engine) else self._seconds)
         try:

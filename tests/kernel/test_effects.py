@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from fencing import AsyncMemoryCoordinator
 from fencing.kernel.effects import Plan, finish, run, run_async
 from storage_guards.sql.shield import finish_within
 
@@ -173,3 +174,11 @@ def test_an_error_of_a_plan_leaves_no_circle_behind(*, asynchronous: bool) -> No
         asyncio.run(story())
     finally:
         gc.enable()
+
+
+def test_a_coroutine_that_asyncio_does_not_run_takes_nothing() -> None:
+    """As under trio: tests/runtimes/test_trio.py."""
+    coordinator = AsyncMemoryCoordinator(ttl=10)
+    with pytest.raises(RuntimeError, match="use the sync class"):
+        coordinator.acquire("orders:42").send(None)
+    assert asyncio.run(coordinator.holder("orders:42")) is None

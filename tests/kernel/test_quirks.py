@@ -176,3 +176,10 @@ def test_a_thread_that_is_started_as_the_interpreter_ends_is_refused_with_this_t
     else:
         assert quirks.is_ending(RuntimeError(said.strip()))
     assert not quirks.is_ending(RuntimeError("can't start new thread"))
+
+
+def test_a_subinterpreter_that_has_no_daemon_threads_is_known() -> None:
+    """tests/runtimes/test_subinterpreters.py has real ones."""
+    assert quirks.is_without_threads(RuntimeError("daemon threads are disabled in this (sub)interpreter"))
+    assert quirks.is_without_threads(RuntimeError("thread is not supported for isolated subinterpreters"))
+    assert not quirks.is_without_threads(RuntimeError("can't start new thread"))

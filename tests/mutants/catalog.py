@@ -176,6 +176,13 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/kernel/test_effects.py::test_a_cancellation_is_delivered_after_the_end",),
     ),
     Mutant(
+        "a-lock-is-taken-where-no-event-loop-can-renew-it",
+        "fencing/kernel/effects.py",
+        "    require_asyncio()\n    result: Any = None\n",
+        "    result: Any = None\n",
+        ("tests/kernel/test_effects.py::test_a_coroutine_that_asyncio_does_not_run_takes_nothing",),
+    ),
+    Mutant(
         "work-that-comes-as-the-thread-ends-is-left-undone",
         "fencing/kernel/workers.py",
         "if not self._wake.is_set():",
