@@ -142,7 +142,9 @@ class _LoopListener:
             raise
         self.connection, self._opened_at = connection, time.monotonic()
         self._heartbeat = Heartbeat()
-        self._listening = background(self._loop, self._listen(connection), "fencing-listener")
+        # Not in the task: uvloop may read before a task begins.
+        _, reading = receive_replies(connection, self._loop, self._on_reply)
+        self._listening = background(self._loop, self._listen(connection, reading), "fencing-listener")
         self._listening.add_done_callback(partial(self._ended, connection))
 
     def _ended(self, connection: Any, _: object = None) -> None:
@@ -151,8 +153,7 @@ class _LoopListener:
             self.connection = None
             self.waiters.wake_all()
 
-    async def _listen(self, connection: Any) -> None:
-        _, reading = receive_replies(connection, self._loop, self._on_reply)
+    async def _listen(self, connection: Any, reading: asyncio.Future[None]) -> None:
         try:
             while self._heartbeat.must_listen(bool(self.waiters)) and not reading.done():
                 await asyncio.wait([reading], timeout=self._heartbeat.TICK_SECONDS)

@@ -147,7 +147,9 @@ class _LoopListener:
             await connection.disconnect(nowait=True)
             raise
         node = self._nodes[address] = _Node(address, connection)
-        node.task = background(self._loop, self._listen(node), "fencing-listener")
+        # Not in the task: uvloop may read the first reply before the task begins.
+        _, reading = receive_replies(connection, self._loop, partial(self._on_reply, node))
+        node.task = background(self._loop, self._listen(node, reading), "fencing-listener")
         node.task.add_done_callback(partial(self._ended, node))
         return node
 
@@ -160,9 +162,8 @@ class _LoopListener:
             del self._nodes[node.address]
         self.subscriptions.lose(node, error)
 
-    async def _listen(self, node: _Node) -> None:
+    async def _listen(self, node: _Node, reading: asyncio.Future[None]) -> None:
         connection = node.connection
-        _, reading = receive_replies(connection, self._loop, partial(self._on_reply, node))
         try:
             while node.heartbeat.must_listen(bool(node.subscriptions or node.requests)) and not reading.done():
                 await asyncio.wait([reading], timeout=Heartbeat.TICK_SECONDS)
