@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from fencing.kernel import quirks
+from fencing.kernel import process, quirks
 from fencing.kernel.fence import Fence
 from fencing.kernel.guard import AsyncGuard, Guard
 
@@ -65,6 +65,7 @@ def run(plan: Plan[T], perform: Callable[[Any], Any]) -> T:
 
     A signal handler may raise between any two steps. The plan is thrown that exception too.
     """
+    process.pid()  # it notices a fork
     result: Any = None
     error: BaseException | None = None
     while True:
@@ -112,6 +113,7 @@ def require_asyncio() -> None:
 async def run_async(plan: Plan[T], perform: Callable[[Any], Awaitable[Any]]) -> T:
     """Run a plan in this task, and return its value; ``perform`` does the effects that are not of this module."""
     require_asyncio()
+    process.pid()  # it notices a fork
     result: Any = None
     error: BaseException | None = None
     while True:

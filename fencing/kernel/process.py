@@ -36,13 +36,27 @@ class OfThisProcess:
 
 Remake = Callable[[], object]
 
-_pid = os.getpid()
+NOTICE_SECONDS = 5.0
+"""How long a thread waits for another one that has noticed the same fork, and remakes what is this process' own."""
+
+_pid = _remade_by = os.getpid()
+_noticing = threading.RLock()  # reentrant: what is remade asks for this process' id
+_is_remaking = False
 _keys = itertools.count()
 _remakes: dict[int, Callable[[], Remake | None]] = {}  # in the order they came in; a dict's steps are atomic
 
 
 def pid() -> int:
-    """Return the id of this process. Cheaper than ``os.getpid()``: it is read once per process."""
+    """Return the id of this process.
+
+    It notices a fork of which Python was not told, and calls what ``after_fork`` has registered. uWSGI forks so after
+    it has loaded the application, unless ``py-call-uwsgi-fork-hooks`` is set. Two of its workers would share
+    connections, and take the same token. So whatever takes one of these calls this first.
+
+    https://uwsgi-docs.readthedocs.io/en/latest/Options.html
+    """
+    if os.getpid() != _remade_by:
+        _notice_fork()
     return _pid
 
 
@@ -82,8 +96,24 @@ def current_owner() -> tuple[int, object]:
     return threading.get_ident(), asyncio.current_task(loop)
 
 
+def _notice_fork() -> None:
+    global _is_remaking
+    if not _noticing.acquire(timeout=NOTICE_SECONDS):
+        return
+    try:
+        if _is_remaking or os.getpid() == _remade_by:
+            return
+        _is_remaking = True
+        try:
+            _in_child()
+        finally:
+            _is_remaking = False
+    finally:
+        _noticing.release()
+
+
 def _in_child() -> None:
-    global _pid
+    global _pid, _remade_by
     _pid = os.getpid()
     for found in list(_remakes.values()):
         remake = found()
@@ -92,7 +122,14 @@ def _in_child() -> None:
                 remake()
             except BaseException:
                 logger.exception("%r failed in a forked child", remake)
+    _remade_by = _pid  # last: other threads of this process wait until all is remade
+
+
+def _at_fork() -> None:
+    global _noticing, _is_remaking
+    _noticing, _is_remaking = threading.RLock(), False
+    _in_child()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_child)
+    os.register_at_fork(after_in_child=_at_fork)

@@ -63,6 +63,7 @@ class _Shared:
         self._made: weakref.WeakKeyDictionary[Any, CoordinatorBase] = weakref.WeakKeyDictionary()
 
     def get(self, client: Any, kind: Any) -> CoordinatorBase:
+        process.pid()  # it notices a fork
         with self._lock:
             shared = kind._shared_by_clients(client)
             attributes = getattr(shared, "__dict__", None)

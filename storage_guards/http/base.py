@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import httpx2
 
+from fencing.kernel import process
 from fencing.kernel.admission import sorted_fences
 from fencing.kernel.effects import Plan
 from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable
@@ -57,6 +58,7 @@ class HTTPBase(OfThisProcess):
         self, url: str | httpx2.URL, client: httpx2.Client | httpx2.AsyncClient, timeout: float, key: bytes | None
     ) -> None:
         self._timeout = check_timeout(timeout)
+        self._used_by: int | None = None  # the process that has sent a request
         self._key = None if key is None else check_key(key)
         try:
             self._url = client.build_request("POST", url).url  # relative to the client's base_url
@@ -110,6 +112,12 @@ class HTTPBase(OfThisProcess):
                 resource=resource,
             )
 
+        if self._used_by not in (None, process.pid()):
+            raise GuardNotEnforceable(
+                "the guard's client was used before this process was forked, and the parent uses its connections; "
+                "nothing was claimed. Make the client and the guard in each process"
+            )
+        self._used_by = process.pid()
         headers = {"Accept-Encoding": "identity", **headers}
         answered = yield from retry(
             lambda timeout, _: Call(method, url, headers, timeout),

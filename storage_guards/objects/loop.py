@@ -17,7 +17,7 @@ import time
 from collections.abc import Coroutine
 from typing import Any, Generic, NoReturn, TypeVar
 
-from fencing.kernel.process import after_fork
+from fencing.kernel.process import after_fork, pid
 from fencing.kernel.waking import SafeEvent
 from fencing.kernel.workers import DaemonThread
 from storage_guards.objects.requests import Lost
@@ -37,6 +37,7 @@ _ending = False
 
 def _shared_loop() -> asyncio.AbstractEventLoop:
     global _loop
+    pid()  # it notices a fork
     with _starting:
         if _loop is None:
             loop = asyncio.new_event_loop()

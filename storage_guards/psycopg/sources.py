@@ -9,14 +9,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import psycopg
 from psycopg import AsyncConnection, Connection
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from fencing.kernel import process
 from fencing.kernel.effects import background, require_asyncio
-from fencing.kernel.errors import GuardUnavailable
+from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable
 from fencing.kernel.opening import NotOpenYet, Opener, Opening
 from fencing.kernel.waking import AsyncTurns, Turns, Wake
 from storage_guards.bounds import LEAST_CONNECT_SECONDS
@@ -164,6 +165,8 @@ class AsyncLent(ABC):
         """End what an interrupted ``_take`` has left."""
 
 
+B = TypeVar("B")
+
 Borrow = Callable[[float], Lent]
 AsyncBorrow = Callable[[float], AsyncLent]
 
@@ -207,10 +210,10 @@ def connection_source(source: Source) -> Borrow:
     """
     checked = _check_source(source, asynchronous=False)
     if isinstance(checked, Connection):
-        return partial(_SingleConnection, checked, Turns())
+        return _OfThisProcess(checked, partial(_SingleConnection, checked, Turns()))
     if hasattr(checked, "getconn"):
         if not _has_check(checked):
-            return partial(_PooledConnection, checked)
+            return _OfThisProcess(checked, partial(_PooledConnection, checked))
         opener: Opener[Any] = Opener(
             "the pool's server",
             lambda opening: checked.getconn(timeout=opening.left),
@@ -218,7 +221,7 @@ def connection_source(source: Source) -> Borrow:
             shares=False,
             hangs="in the check of the pool, ",
         )
-        return partial(_CheckedConnection, checked, opener)
+        return _OfThisProcess(checked, partial(_CheckedConnection, checked, opener))
 
     def connect(opening: Opening[Connection[Any]]) -> Connection[Any]:
         if isinstance(checked, str):
@@ -233,15 +236,40 @@ def async_connection_source(source: AsyncSource) -> AsyncBorrow:
     """Return a function that borrows a connection of ``source``, as :func:`connection_source` does."""
     checked = _check_source(source, asynchronous=True)
     if isinstance(checked, AsyncConnection):
-        return partial(_AsyncSingleConnection, checked, AsyncTurns())
+        return _OfThisProcess(checked, partial(_AsyncSingleConnection, checked, AsyncTurns()))
     if isinstance(checked, str):
         return partial(
             _AsyncNewConnection,
             lambda seconds: AsyncConnection.connect(checked, **_connect_timeout(checked, seconds)),
         )
     if hasattr(checked, "getconn"):
-        return partial(_AsyncCheckedConnection if _has_check(checked) else _AsyncPooledConnection, checked)
+        kind = _AsyncCheckedConnection if _has_check(checked) else _AsyncPooledConnection
+        return _OfThisProcess(checked, partial(kind, checked))
     return partial(_AsyncNewConnection, lambda _: checked())
+
+
+class _OfThisProcess(Generic[B]):
+    """What borrows connections of a user's pool, or the user's connection, and refuses those of the parent process.
+
+    psycopg's pools do not survive a fork: https://www.psycopg.org/psycopg3/docs/advanced/pool.html
+    """
+
+    def __init__(self, source: Any, borrow: Callable[[float], B]) -> None:
+        self._source, self._borrow = source, borrow
+        self._is_inherited = False
+        process.after_fork(self._in_child)
+
+    def _in_child(self) -> None:
+        self._is_inherited = getattr(self._source, "closed", True) is False  # a pool of another class may know forks
+
+    def __call__(self, seconds: float) -> B:
+        process.pid()  # it notices a fork
+        if self._is_inherited:
+            raise GuardNotEnforceable(
+                f"the {type(self._source).__name__} was opened before this process was forked, and the parent uses its "
+                "connections; nothing was written. Open it in each process, or give the guard a connection string"
+            )
+        return self._borrow(seconds)
 
 
 class _PooledConnection(Lent):

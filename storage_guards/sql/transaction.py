@@ -14,6 +14,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Generic, NoReturn, Self, TypeVar
 
+from fencing.kernel import process
 from fencing.kernel.admission import as_fence
 from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable, LeaseLost, OutcomeUnknown
 from fencing.kernel.fence import Fence, HasFence
@@ -91,6 +92,7 @@ class GuardedTransaction(ABC, Generic[M]):
         holders: Sequence[Fence | HasFence] = (),
         continuity: Continuity | None = None,
     ) -> None:
+        process.pid()  # it notices a fork, whose child leaves the transactions of its parent alone
         self._holders = holders
         self._known: dict[Fence, Acknowledged | None] = {}
         self._continuity = continuity

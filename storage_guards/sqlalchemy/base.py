@@ -27,6 +27,7 @@ from storage_guards.sql.schema import check_schema
 from storage_guards.sql.statements import NO_SELECT, refuse_select
 from storage_guards.sql.verify import VerifyReport
 from storage_guards.sqlalchemy.errors import SQLAlchemyErrors
+from storage_guards.sqlalchemy.forks import renew_pool_in_children
 from storage_guards.sqlalchemy.marks import NESTED, WAITS, Marks
 from storage_guards.sqlalchemy.mysql import MySQLMarks
 from storage_guards.sqlalchemy.postgresql import PostgreSQLMarks
@@ -55,6 +56,7 @@ class SQLAlchemyBase(OperationsBase):
         super().__init__(timeout, schema)
         self._sync_engine = engine
         follow(engine)
+        renew_pool_in_children(engine)
         self._marks = _marks_of(engine, schema)
         self._given_schema, self._schema = schema, self._marks.schema
         self._continuity = Continuity(engine.dialect, schema)  # which an engine with other options shares

@@ -300,6 +300,7 @@ def lend(engine: Engine, seconds: float, waited: Waited | None = None) -> Abstra
     Raises:
         NoConnection: there was none within this time.
     """
+    process.pid()  # it notices a fork
     source = _sources.get(engine)
     if source is None:
         source = _sources.setdefault(engine, _ConnectionSource(engine))

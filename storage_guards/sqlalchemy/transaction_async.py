@@ -14,6 +14,7 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 from sqlalchemy.pool import QueuePool
 
+from fencing.kernel import process
 from fencing.kernel.effects import finish, require_asyncio
 from fencing.sql.dialects import MySQL, SQLite, dialect_of
 from fencing.sql.statement_thread import StatementThread
@@ -122,6 +123,7 @@ class _AsyncLent:
 
     async def __aenter__(self) -> AsyncConnection:
         require_asyncio()
+        process.pid()  # it notices a fork
         began = time.monotonic()
         bound = asyncio.timeout(None if _opens_at_once(self._engine.sync_engine) else self._seconds)
         try:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from fencing.kernel import process
+from tests.support.forks import fork_unnoticed, in_child
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -97,3 +98,38 @@ def test_the_owner_is_the_thread_and_the_task() -> None:
 def test_a_program_ends_without_output(program: str) -> None:
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_a_fork_of_which_python_was_not_told_is_noticed_once() -> None:
+    remade = Remade()
+
+    def check() -> None:
+        assert remade.times == 0
+        threads = [threading.Thread(target=process.pid) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        assert process.pid() == os.getpid()
+        for thread in threads:
+            thread.join()
+        assert remade.times == 1
+
+    in_child(check, fork_unnoticed)
+    assert remade.times == 0
+
+
+def test_what_is_remade_may_ask_for_the_id() -> None:
+    found: list[int] = []
+
+    def ask() -> None:
+        found.append(process.pid())
+
+    process.after_fork(ask)
+
+    def check() -> None:
+        assert process.pid() == os.getpid()
+        assert found == [os.getpid()]
+
+    try:
+        in_child(check, fork_unnoticed)
+    finally:
+        process._remakes.popitem()

@@ -6,6 +6,7 @@ import faulthandler
 import os
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from typing import Any
 
@@ -13,13 +14,13 @@ import pytest
 import redis
 
 from examples.servers import RedisServer
-from fencing import Fence, FencedLock, MemoryCoordinator, RedisCoordinator
+from fencing import Fence, FencedLock, MemoryCoordinator, NotAcquired, RedisCoordinator
 from fencing.kernel import process
 from fencing.kernel.timer import timer
 from fencing.locks import callbacks, clients
 from fencing.locks.callbacks import call_in_thread
 from storage_guards import MemoryGuard
-from tests.support.forks import in_child
+from tests.support.forks import fork_unnoticed, in_child
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 
@@ -122,7 +123,8 @@ def locks_of(everything: Everything, lease: Any) -> list[Any]:
 LOCKS = (type(threading.Lock()), type(threading.RLock()))
 
 
-def test_a_fork_while_a_thread_holds_every_lock(any_redis: RedisServer) -> None:
+@pytest.mark.parametrize("fork", [os.fork, fork_unnoticed])
+def test_a_fork_while_a_thread_holds_every_lock(any_redis: RedisServer, fork: Callable[[], int]) -> None:
     everything = Everything(any_redis.url)
     everything.use()
     lease = everything.redis.acquire("leased")
@@ -148,8 +150,26 @@ def test_a_fork_while_a_thread_holds_every_lock(any_redis: RedisServer) -> None:
 
     try:
         assert held.wait(20)
-        in_child(check)
+        in_child(check, fork)
     finally:
         ended.set()
         thread.join()
     assert lease.release() is True
+
+
+def test_two_children_of_which_python_was_not_told_are_two_holders(any_redis: RedisServer) -> None:
+    """As two workers of uWSGI. Tokens are made in advance: with the same one, the second request for the lock would be
+    a repetition of the first, and both would have the same fence."""
+    with closing(redis.Redis.from_url(any_redis.url)) as client:
+        coordinator = RedisCoordinator(client, ttl=60)
+        coordinator.acquire("warm").release()
+
+        def first() -> None:
+            coordinator.acquire("r")
+
+        def second() -> None:
+            with pytest.raises(NotAcquired):
+                coordinator.acquire("r", timeout=0)
+
+        in_child(first, fork_unnoticed)
+        in_child(second, fork_unnoticed)

@@ -178,9 +178,30 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a-lock-is-taken-where-no-event-loop-can-renew-it",
         "fencing/kernel/effects.py",
-        "    require_asyncio()\n    result: Any = None\n",
-        "    result: Any = None\n",
+        "    require_asyncio()\n    process.pid()",
+        "    process.pid()",
         ("tests/kernel/test_effects.py::test_a_coroutine_that_asyncio_does_not_run_takes_nothing",),
+    ),
+    Mutant(
+        "two-workers-of-a-server-share-a-session",
+        "storage_guards/sqlalchemy/forks.py",
+        "        engine.dispose(close=False)\n",
+        "",
+        ("tests/sql/test_forks.py::test_a_child_has_sessions_of_its_own",),
+    ),
+    Mutant(
+        "two-workers-of-a-server-take-the-same-token",
+        "fencing/kernel/process.py",
+        "if os.getpid() != _remade_by:\n        _notice_fork()",
+        "if os.getpid() == -1:\n        _notice_fork()",
+        ("tests/locks/test_forks.py::test_two_children_of_which_python_was_not_told_are_two_holders",),
+    ),
+    Mutant(
+        "a-thread-goes-on-while-another-one-remakes-what-a-fork-copied",
+        "fencing/kernel/process.py",
+        "    _remade_by = _pid  # last: other threads of this process wait until all is remade\n",
+        "",
+        ("tests/kernel/test_process.py::test_a_fork_of_which_python_was_not_told_is_noticed_once",),
     ),
     Mutant(
         "work-that-comes-as-the-thread-ends-is-left-undone",

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import traceback
 from collections.abc import Callable
 
 
-def in_child(check: Callable[[], None]) -> None:
+def in_child(check: Callable[[], None], fork: Callable[[], int] = os.fork) -> None:
     """Run the check in a forked child; AssertionError with its trace if it failed there."""
     reader, writer = os.pipe()
-    child = os.fork()
+    child = fork()
     if child == 0:
         try:
             os.close(reader)
@@ -25,3 +26,8 @@ def in_child(check: Callable[[], None]) -> None:
         text = report.read()
     os.waitpid(child, 0)
     assert not text, text
+
+
+def fork_unnoticed() -> int:
+    """Fork as a server in C does: Python is not told, so no function of ``os.register_at_fork`` is called."""
+    return int(ctypes.PyDLL(None).fork())
