@@ -3,7 +3,7 @@
 A server that is nowhere to be found skips the tests that need it, unless FENCING_REQUIRE_SERVERS names it
 ("redis-6.2,redis-7,redis-8,postgres,s3,azure,s3rver"): then they fail.
 
-With FENCING_REDIS_URL, the database that the URL names is emptied (FLUSHDB)! The tests then run one after the other;
+With FENCING_TEST_REDIS_URL, the database of that URL is emptied (FLUSHDB)! The tests then run one after the other;
 otherwise several processes share the tests, each with servers of its own.
 """
 
@@ -33,6 +33,7 @@ from examples.servers import (
     start_s3,
 )
 from examples.servers import docker as docker_servers
+from examples.servers.settings import refuse_old_names
 from fencing.redis import quirks, resp
 from fencing.redis.connection_factory import ConnectionFactory
 from tests.support.databases import Databases
@@ -80,7 +81,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure() -> None:
-    """Hear Ctrl-C, also where a shell runs this in the background: its commands ignore the signal, tests send it."""
+    """Refuse variables of old names. Hear Ctrl-C, also where a shell runs this in the background.
+
+    The commands of such a shell ignore the signal, and tests send it.
+    """
+    try:
+        refuse_old_names()
+    except ServerError as error:
+        raise pytest.UsageError(str(error)) from None
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -105,8 +113,8 @@ def pytest_collection_finish() -> None:
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Share the CPUs with what else the machine does."""
-    if os.environ.get("FENCING_REDIS_URL"):
-        config.stash[WORKERS] = "1: FENCING_REDIS_URL names one database for all tests"
+    if os.environ.get("FENCING_TEST_REDIS_URL"):
+        config.stash[WORKERS] = "1: FENCING_TEST_REDIS_URL names one database for all tests"
         return 0
     load = load_now()
     os.environ[LOAD_AT_START] = str(load)
@@ -228,7 +236,7 @@ def fresh_cluster() -> Iterator[RedisCluster]:
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
     """A PostgreSQL, shared by the run."""
-    found = os.environ.get("FENCING_POSTGRES_URL") or docker_servers.engine_answers() or find_postgres_binaries()
+    found = os.environ.get("FENCING_TEST_POSTGRES_URL") or docker_servers.engine_answers() or find_postgres_binaries()
     if not found:
         missing("postgres", "found neither server nor binary")
     with start_postgres() as server:
@@ -311,8 +319,8 @@ def object_server(request: pytest.FixtureRequest) -> ObjectServer:
 
 @pytest.fixture(scope="session")
 def mariadb_server() -> Iterator[MariaDBServer]:
-    """A MariaDB, or the MySQL that FENCING_MYSQL_URL names, shared by the run."""
-    found = os.environ.get("FENCING_MYSQL_URL") or docker_servers.engine_answers() or find_mariadb_binary()
+    """A MariaDB, or the MySQL that FENCING_TEST_MYSQL_URL names, shared by the run."""
+    found = os.environ.get("FENCING_TEST_MYSQL_URL") or docker_servers.engine_answers() or find_mariadb_binary()
     if not found:
         missing("mariadb", "found neither server nor binary")
     with start_mariadb() as server:

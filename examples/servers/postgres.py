@@ -23,11 +23,12 @@ from examples.servers.local import (
     run_as,
 )
 from examples.servers.server import Server, first_answer, version_of
+from examples.servers.settings import named_by
 
 if TYPE_CHECKING:  # the demo of the object store does without a driver
     import psycopg
 
-URL_VARIABLE = "FENCING_POSTGRES_URL"
+URL_VARIABLE = "FENCING_TEST_POSTGRES_URL"
 
 # Throw-away data: what is not on the disk after a power cut does not matter.
 _SETTINGS: Mapping[str, str] = {
@@ -116,7 +117,7 @@ def start_postgres(
     local: bool = False,
     environment: Mapping[str, str] | None = None,
 ) -> PostgresServer:
-    """Start a PostgreSQL, or find the one FENCING_POSTGRES_URL names; raises ServerError when there is none.
+    """Start a PostgreSQL, or find the one FENCING_TEST_POSTGRES_URL names; raises ServerError when there is none.
 
     `version`: the major one, "18". None: whatever comes first.
     `settings`: server parameters, over the defaults of a throw-away server (fsync is off).
@@ -124,7 +125,7 @@ def start_postgres(
     `environment`: more variables of a local process.
     """
     wanted = (int(version),) if version else ()
-    url = os.environ.get(URL_VARIABLE)
+    url = named_by(URL_VARIABLE)
     if url and not (own or local or settings):
         dsn = urlsplit(url)._replace(scheme="postgresql").geturl()
         server = _ready(PostgresServer(dsn, ExternalHost(URL_VARIABLE), URL_VARIABLE))

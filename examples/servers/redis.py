@@ -13,8 +13,9 @@ import redis
 from examples.servers import docker
 from examples.servers.local import ExternalHost, Host, LocalProcess, ServerError, new_directory
 from examples.servers.server import Server, first_answer, version_of
+from examples.servers.settings import named_by
 
-URL_VARIABLE = "FENCING_REDIS_URL"
+URL_VARIABLE = "FENCING_TEST_REDIS_URL"
 
 # Every write is in the file before its reply is sent, so a killed server restarts with its data; nothing is
 # fsynced, and nothing forks in the background.
@@ -86,7 +87,7 @@ def start_redis(
     local: bool = False,
     environment: Mapping[str, str] | None = None,
 ) -> RedisServer:
-    """Start a Redis, or find the one that FENCING_REDIS_URL names; raises ServerError when there is none.
+    """Start a Redis, or find the one that FENCING_TEST_REDIS_URL names; raises ServerError when there is none.
 
     `version`: "8", "6.2" or "6.2.14": Redis itself, of that series. None: whatever comes first.
     `extra_args`: for the server's command line; "{port}" in them stands for its port. `--requirepass` is
@@ -96,7 +97,7 @@ def start_redis(
     `environment`: variables for such a process, beside those of this one.
     """
     wanted = tuple(map(int, version.split("."))) if version else ()
-    url = os.environ.get(URL_VARIABLE)
+    url = named_by(URL_VARIABLE)
     local = local or bool(extra_args or environment)
     if url and not (own or local):
         server = _ready(RedisServer(url, ExternalHost(URL_VARIABLE), URL_VARIABLE))

@@ -1,6 +1,5 @@
 """The coordinators that a demo can run on. One entry each: how its servers start, and how a process opens it."""
 
-import os
 import secrets
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -14,6 +13,7 @@ from redis.cluster import ClusterNode
 from examples.servers import MissingTool, SentinelServers, start_cluster, start_postgres, start_redis, start_sentinels
 from examples.servers.redis import URL_VARIABLE
 from examples.servers.sentinel import SERVICE
+from examples.servers.settings import named_by
 from fencing import Coordinator, RedisCoordinator, RedlockCoordinator
 
 LONGEST_TTL = 30.0
@@ -139,4 +139,4 @@ def names_of_our_own() -> str:
 
     The names share a hash tag, so at most one counter stays there.
     """
-    return f"{{fencing-demo}}:{secrets.token_hex(4)}:" if URL_VARIABLE in os.environ else ""
+    return f"{{fencing-demo}}:{secrets.token_hex(4)}:" if named_by(URL_VARIABLE) else ""

@@ -98,7 +98,7 @@ def test_nothing_is_left_on_servers_of_others(
             return {row[0] for row in connection.execute("SELECT datname FROM pg_database")}
 
     before = databases()
-    servers = {"FENCING_REDIS_URL": any_redis.url, "FENCING_POSTGRES_URL": postgres_server.dsn}
+    servers = {"FENCING_TEST_REDIS_URL": any_redis.url, "FENCING_TEST_POSTGRES_URL": postgres_server.dsn}
     run = run_demo(DEMO, tmp_path, "--act", "3", "--ttl", "0.6", **servers, PYTHONIOENCODING="ascii")
     assert run.status == 0, run.output
     assert run.output.isascii()

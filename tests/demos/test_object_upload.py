@@ -91,7 +91,7 @@ def check_page(run: Run, directory: Path) -> None:
 
 @pytest.mark.thorough
 def test_nothing_is_left_on_a_redis_of_others(any_redis: RedisServer, s3_server: S3Server, tmp_path: Path) -> None:
-    more = {"FENCING_REDIS_URL": any_redis.url, "PYTHONIOENCODING": "ascii"}
+    more = {"FENCING_TEST_REDIS_URL": any_redis.url, "PYTHONIOENCODING": "ascii"}
     run = run_demo(DEMO, tmp_path, "--act", "3", "--ttl", "0.6", **more)
     assert run.status == 0, run.output
     assert run.output.isascii()

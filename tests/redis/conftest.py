@@ -1,4 +1,4 @@
-"""A Redis that tests may freeze, also where FENCING_REDIS_URL names one that they must not; and Sentinels."""
+"""A Redis that tests may freeze, also where FENCING_TEST_REDIS_URL names one that they must not; and Sentinels."""
 
 from __future__ import annotations
 

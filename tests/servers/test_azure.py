@@ -60,7 +60,7 @@ def test_where_its_program_is_looked_for(monkeypatch: pytest.MonkeyPatch, tmp_pa
     named, on_path, installed = tmp_path / "named", tmp_path / "path", tmp_path / "installed"
     _program(on_path, "node")
     monkeypatch.setenv("PATH", str(on_path))
-    monkeypatch.delenv("FENCING_AZURITE", raising=False)
+    monkeypatch.delenv("FENCING_TEST_AZURITE", raising=False)
     monkeypatch.setattr(npm, "_INSTALLED", installed)
     assert find_azurite() is None
     with pytest.raises(ServerError, match="make node"):
@@ -69,7 +69,7 @@ def test_where_its_program_is_looked_for(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert find_azurite() == last
     second = _program(on_path, "azurite")
     assert find_azurite() == second
-    monkeypatch.setenv("FENCING_AZURITE", str(_program(named, "mine")))
+    monkeypatch.setenv("FENCING_TEST_AZURITE", str(_program(named, "mine")))
     assert find_azurite() == named / "mine"
     (on_path / "node").unlink()
     assert find_azurite() is None
@@ -79,7 +79,7 @@ def test_a_failed_start_carries_the_log_and_leaves_nothing(monkeypatch: pytest.M
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
-    monkeypatch.setenv("FENCING_AZURITE", str(_program(tmp_path, "azurite-blob")))
+    monkeypatch.setenv("FENCING_TEST_AZURITE", str(_program(tmp_path, "azurite-blob")))
     monkeypatch.setenv("PATH", f"{_program(tmp_path, 'node').parent}{os.pathsep}{os.environ['PATH']}")
     with pytest.raises(ServerError, match="not what it seems"):
         start_azure()

@@ -74,18 +74,18 @@ def test_settings_stop_crash_and_restart(local: MariaDBServer) -> None:
 
 
 def test_an_external_server_cannot_be_stopped(mariadb_server: MariaDBServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FENCING_MYSQL_URL", mariadb_server.url)
+    monkeypatch.setenv("FENCING_TEST_MYSQL_URL", mariadb_server.url)
     with start_mariadb() as server:
         assert server.url == mariadb_server.url
         assert server.version == mariadb_server.version
         for handle in (server.stop, server.kill, server.restart):
-            with pytest.raises(ServerError, match="FENCING_MYSQL_URL"):
+            with pytest.raises(ServerError, match="FENCING_TEST_MYSQL_URL"):
                 handle()
 
 
 def test_a_missing_binary_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mariadb, "find_mariadb_binary", lambda: None)
-    with pytest.raises(ServerError, match="FENCING_MYSQL_URL"):
+    with pytest.raises(ServerError, match="FENCING_TEST_MYSQL_URL"):
         start_mariadb(own=True, local=True)
 
 

@@ -56,12 +56,12 @@ def test_settings_stop_crash_and_restart() -> None:
 
 
 def test_an_external_server_cannot_be_stopped(postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FENCING_POSTGRES_URL", postgres_server.url)
+    monkeypatch.setenv("FENCING_TEST_POSTGRES_URL", postgres_server.url)
     with start_postgres() as server:
         assert server.url == postgres_server.url
         assert server.version[0] == postgres_server.version[0]
         for handle in (server.stop, server.kill, server.restart):
-            with pytest.raises(ServerError, match="FENCING_POSTGRES_URL"):
+            with pytest.raises(ServerError, match="FENCING_TEST_POSTGRES_URL"):
                 handle()
 
 

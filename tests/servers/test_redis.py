@@ -85,12 +85,12 @@ def test_a_failed_start_carries_the_log_and_leaves_nothing(monkeypatch: pytest.M
 
 
 def test_an_external_server_cannot_be_stopped(any_redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FENCING_REDIS_URL", any_redis.url)
+    monkeypatch.setenv("FENCING_TEST_REDIS_URL", any_redis.url)
     with start_redis() as server:
         assert server.url == any_redis.url
         assert server.version == any_redis.version
         for handle in (server.freeze, server.thaw, server.stop, server.kill, server.restart):
-            with pytest.raises(ServerError, match="FENCING_REDIS_URL"):
+            with pytest.raises(ServerError, match="FENCING_TEST_REDIS_URL"):
                 handle()
 
 

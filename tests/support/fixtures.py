@@ -44,7 +44,7 @@ def missing(name: str, reason: str) -> NoReturn:
 
 def redis_found(series: str | None) -> bool:
     """Whether there is a Redis of this series, or any at all."""
-    if os.environ.get("FENCING_REDIS_URL") or docker_servers.engine_answers():
+    if os.environ.get("FENCING_TEST_REDIS_URL") or docker_servers.engine_answers():
         return True
     wanted = tuple(map(int, series.split("."))) if series else ()
     return any(
@@ -68,7 +68,7 @@ class RedisServers:
         return self._started[series]
 
     def newest(self) -> RedisServer:
-        if os.environ.get("FENCING_REDIS_URL"):
+        if os.environ.get("FENCING_TEST_REDIS_URL"):
             return self.get(None)
         return self.get(next(filter(redis_found, REDIS_SERIES), None))
 

@@ -14,7 +14,7 @@ from tests.support.servers.npm import find_npm_program
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
-PROGRAM_VARIABLE = "FENCING_AZURITE"
+PROGRAM_VARIABLE = "FENCING_TEST_AZURITE"
 
 # The emulator's account is the same everywhere; both are in its documentation.
 ACCOUNT = "devstoreaccount1"
@@ -49,7 +49,7 @@ def _shared_access_signature() -> str:
 
 
 def find_azurite() -> Path | None:
-    """Azurite's blob service; what FENCING_AZURITE names comes first."""
+    """Azurite's blob service; what FENCING_TEST_AZURITE names comes first."""
     return find_npm_program(PROGRAM_VARIABLE, "azurite-blob", "azurite")
 
 

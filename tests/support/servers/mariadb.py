@@ -22,11 +22,12 @@ from examples.servers.local import (
     prepared_directory,
 )
 from examples.servers.server import Server, first_answer, version_of
+from examples.servers.settings import named_by
 
 if TYPE_CHECKING:
     import pymysql
 
-URL_VARIABLE = "FENCING_MYSQL_URL"
+URL_VARIABLE = "FENCING_TEST_MYSQL_URL"
 
 # Throw-away data: what is not on the disk after a power cut does not matter.
 _SETTINGS: Mapping[str, str] = {
@@ -137,13 +138,13 @@ def start_mariadb(
     local: bool = False,
     environment: Mapping[str, str] | None = None,
 ) -> MariaDBServer:
-    """Start a MariaDB, or find the server FENCING_MYSQL_URL names; raises ServerError when there is none.
+    """Start a MariaDB, or find the server FENCING_TEST_MYSQL_URL names; raises ServerError when there is none.
 
     `settings`: options of the server, over those of a throw-away one.
     `own`: never the external server. `local`: a process of this machine, never a container either.
     `environment`: more variables of a local process.
     """
-    url = os.environ.get(URL_VARIABLE)
+    url = named_by(URL_VARIABLE)
     if url and not (own or local or settings):
         url = urlsplit(url)._replace(scheme="mysql+pymysql").geturl()
         return _ready(MariaDBServer(url, ExternalHost(URL_VARIABLE), URL_VARIABLE))

@@ -6,11 +6,11 @@ from examples.servers import S3Server, ServerError
 from examples.servers.local import LocalProcess, new_directory
 from tests.support.servers.npm import find_npm_program
 
-VARIABLE = "FENCING_S3RVER"
+VARIABLE = "FENCING_TEST_S3RVER"
 
 
 def find_s3rver() -> Path | None:
-    """Return the path of s3rver, first the one that FENCING_S3RVER names; None where there is none."""
+    """Return the path of s3rver, first the one that FENCING_TEST_S3RVER names; None where there is none."""
     return find_npm_program(VARIABLE, "s3rver")
 
 
