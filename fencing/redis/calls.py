@@ -135,6 +135,11 @@ def plain_command(*words: str, replies: tuple[type, ...]) -> Call:
     return Call(Form(script, (), (), b"*%d\r\n%b" % (len(words), script.by_sha), b""), None)
 
 
+def scan_call(cursor: str, pattern: str, keys: int) -> Call:
+    """Return the command for a page of the keys that match: the node looks at so many."""
+    return plain_command("SCAN", cursor, "MATCH", pattern, "COUNT", str(keys), replies=(list,))
+
+
 ASKING = plain_command("ASKING", replies=(bytes, str))
 """The command before a call whose slot is just moving to the node."""
 

@@ -28,6 +28,7 @@ from redis.exceptions import (
     ClusterDownError,
     MasterDownError,
     MovedError,
+    NoPermissionError,
     ReadOnlyError,
     RedisError,
     ResponseError,
@@ -286,9 +287,9 @@ def command(call: Call, *, by_text: bool = False) -> bytes:
     return script_call(call.script.by_text, len(keys), len(args), bulks((*keys, *args)))
 
 
-# Where Redis ran it, which helps nobody: as Redis 7 and as Redis 6.2 say it.
+# Where Redis ran it, which helps nobody: as Redis 7 and as Redis 6.2 say it. Valkey 9.1 leaves the hash out.
 _SCRIPT = re.compile(
-    r" script: [0-9a-f]{40}, on @user_script:\d+\.?|"
+    r" script: (?:[0-9a-f]{40}, )?on @user_script:\d+\.?|"
     r"Error running script \(call to f_[0-9a-f]{40}\): @user_script:\s*\d+: "
 )
 
@@ -328,7 +329,10 @@ def map_error(error: RedisError | OSError, address: str) -> NoReply | Coordinato
     if isinstance(error, ResponseError):
         text = _SCRIPT.sub("", str(error))
         hint = next((hint for words, hint in _HINTS.items() if words in text), "")
-        return CoordinatorUnavailable(f"Redis at {address} refused the request: {text}{hint}", address=address)
+        refused = CoordinatorUnavailable(f"Redis at {address} refused the request: {text}{hint}", address=address)
+        if isinstance(error, NoPermissionError):
+            refused.__cause__ = error  # a listing leaves out what its user may not read
+        return refused
     return NoReply(_without_objects(error), may_have_run=True)
 
 

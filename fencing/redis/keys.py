@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from binascii import crc_hqx
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -77,6 +78,20 @@ def holder_pattern(pattern: str) -> str:
         pattern: ``*`` stands for any characters, ``?`` for one. A character may be several bytes at Redis.
     """
     return "fencing:1:{*}:holder:" + re.sub(r"([\[\]\\])", r"\\\1", pattern).replace("?", "*")
+
+
+_HOLDER_KEY = re.compile(r"fencing:1:\{(\d+)\}:holder:(.*)", re.DOTALL)
+
+
+def resources_of(keys: Iterable[bytes]) -> dict[str, str]:
+    """Return the holder records among keys, by their resources. A key that only looks like one is left out."""
+    found = {}
+    for key in keys:
+        text = key.decode("utf-8", "replace")
+        match = _HOLDER_KEY.fullmatch(text)
+        if match and match[2] and text.encode() == key and tag_of(match[2]) == match[1]:
+            found[match[2]] = text
+    return found
 
 
 @lru_cache(maxsize=8192)  # names in use: renewals need the same ones every few seconds

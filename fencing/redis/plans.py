@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -27,16 +27,17 @@ from fencing.redis.calls import (
     queue_call,
     release_call,
     release_keys,
+    scan_call,
     size_of,
 )
 from fencing.redis.cluster.plans import by_slot, plan_calls, plan_release_all
-from fencing.redis.keys import Keys, holder_pattern, keys_of
+from fencing.redis.keys import Keys, holder_pattern, keys_of, resources_of, slot_of
 from fencing.redis.resp import bulk, bulks
 from fencing.redis.scripts import FORCE_RELEASE, FORCED_BY, HOLDER, HOLDERS, RELEASE_SEVERAL, REMINT, RENEW, Script
 from fencing.redis.waiters import Waiter
 
 KEYS_PER_PAGE = 500
-"""How many keys the server looks at in one request of a listing. It takes well under half a millisecond."""
+"""How many keys the server looks at in one page of a listing. It takes well under half a millisecond."""
 
 RENEWED = ord("r")
 """The character for a lock that was renewed: see lua/renew.lua."""
@@ -281,28 +282,55 @@ class RedisPlans(Backend):
         self, pattern: Pattern, page: str, settings: Settings, *, deadline: float
     ) -> Plan[tuple[list[tuple[str, Holder]], str]]:
         """Return a page of holders: see ``ListsHolders`` in ``fencing/locks/capabilities.py``."""
-        args: Arguments = (holder_pattern(pattern.text), KEYS_PER_PAGE)
+        cursor, _, slot = (page or "0 0").partition(" ")
+        scan = scan_call(cursor, holder_pattern(pattern.text), KEYS_PER_PAGE)
+        end = ""
         if self.spans_slots:  # a page is a cursor of one node, and the first slot that the node has
-            cursor, _, slot = (page or "0 0").partition(" ")
-            call = call_without_token(HOLDERS, (), (cursor, *args))
             answer = yield from self.plan_until_answered(
-                lambda timeout, _: NodeCall(call._replace(timeout=timeout), int(slot)), pattern.text, settings, deadline
+                lambda timeout, _: NodeCall(scan._replace(timeout=timeout), int(slot)), pattern.text, settings, deadline
             )
             reply, next_slot = answer.value
             end = "" if next_slot is None else f"0 {next_slot}"
         else:
-            call = call_without_token(HOLDERS, (), (page or "0", *args))
-            reply = (yield from self._plan_call(call, pattern.text, settings, deadline)).value
-            slot = end = ""
-        found = []
-        for i in range(1, len(reply), 6):
-            resource = _text(reply, i)
-            remaining = _number(reply, i + 1) / 1000 if _number(reply, i + 1) >= 0 else None
-            held_for, number, owner = _number(reply, i + 2) / 1000, _number(reply, i + 3), _text(reply, i + 4)
-            if pattern.matches(resource):
-                found.append((resource, Holder(owner, number, held_for, remaining, _text(reply, i + 5))))
+            reply = (yield from self._plan_call(scan, pattern.text, settings, deadline)).value
+        records = resources_of(reply[1])
+        names = sorted(filter(pattern.matches, records))
+        found = yield from self._plan_describe(self._by_call(names), records, pattern.text, settings, deadline)
         following = _text(reply, 0)
         return found, end if following == "0" else f"{following} {slot}".rstrip()
+
+    def _by_call(self, resources: Sequence[str]) -> list[list[str]]:
+        """Return the resources in groups whose keys one call may have."""
+        slots = [slot_of(name.encode()) if self.spans_slots else 0 for name in resources]
+        return [[resources[i] for i in group] for group in by_slot(slots)]
+
+    def _plan_describe(
+        self, groups: list[list[str]], records: Mapping[str, str], about: str, settings: Settings, deadline: float
+    ) -> Plan[list[tuple[str, Holder]]]:
+        """Return the holders of locks, a call for each group. Those that the user may not read are left out."""
+        calls = [
+            call_without_token(HOLDERS, tuple(key for name in group for key in (name, records[name])), ())
+            for group in groups
+        ]
+        answers: list[Answer | CoordinatorUnavailable] = []
+        if self.spans_slots and calls:
+            answers = yield from plan_calls(self, calls, about, settings, deadline)
+        else:
+            for call in calls:
+                try:
+                    answers.append((yield from self._plan_call(call, about, settings, deadline)))
+                except CoordinatorUnavailable as refused:
+                    answers.append(refused)
+        found = []
+        for group, answer in zip(groups, answers, strict=True):
+            if isinstance(answer, Answer):
+                found += _holders(answer.value, group)
+            elif not _is_key_forbidden(answer):
+                raise answer
+            elif len(group) > 1:  # perhaps others of them may be read
+                alone = [[name] for name in group]
+                found += yield from self._plan_describe(alone, records, about, settings, deadline)
+        return found
 
     def _mint_arguments(self, settings: Settings, floor: int, *more: str | int) -> Arguments:
         """Return the arguments of REMINT and FORCE_RELEASE after the token."""
@@ -406,6 +434,23 @@ def _renewed(answer: Answer, count: int, settings: Settings, about: str) -> list
     if len(renewed) != count:
         raise _odd(renewed, about)
     return [believed_until if result == RENEWED else None for result in renewed]
+
+
+def _is_key_forbidden(error: CoordinatorUnavailable) -> bool:
+    """Return whether the client's user has no permission for a key: as Redis 7 and as Redis 6.2 say it."""
+    text = str(error.__cause__)
+    return "No permissions to access a key" in text or "no permissions to access one of the keys" in text
+
+
+def _holders(reply: Any, resources: Sequence[str]) -> list[tuple[str, Holder]]:
+    """Return what the reply of lua/holders.lua tells of these resources."""
+    found = []
+    for i in range(0, len(reply), 6):
+        remaining = _number(reply, i + 1) / 1000 if _number(reply, i + 1) >= 0 else None
+        held_for, number, owner = _number(reply, i + 2) / 1000, _number(reply, i + 3), _text(reply, i + 4)
+        holder = Holder(owner, number, held_for, remaining, _text(reply, i + 5))
+        found.append((resources[_number(reply, i) - 1], holder))
+    return found
 
 
 def _odd(reply: object, about: str) -> CoordinatorUnavailable:

@@ -13,6 +13,9 @@ from fencing.redis.resp import bulks, script_call
 from fencing.redis.scripts import HOLDER, RELEASE, RELEASE_SEVERAL, Script
 from fencing.redlock.scripts import ACQUIRE, HIGHEST, JOIN, RENEW
 
+MEMBER_KEYS = ("fencing:1:member", "fencing:1:back", "fencing:1:seed", "fencing:1:highest")
+"""The last keys of each script of ``member.lua``: what a node knows of itself."""
+
 _new = tuple.__new__  # the constructor of a NamedTuple is a function in Python
 
 FOR_ANYONE = frozenset((RELEASE.name, RELEASE_SEVERAL.name, HOLDER.name))
@@ -69,7 +72,7 @@ def member_words(run_id: str, longest_ms: int, restart_wait: bool) -> str:
 @lru_cache(maxsize=8192)  # names in use
 def _grant_keys(resource: str) -> tuple[str, ...]:
     names = keys_of(resource)
-    return (names.lock, names.holder, names.counter)
+    return (names.lock, names.holder, names.counter, *MEMBER_KEYS)
 
 
 def grant_call(script: Script, resource: str, token: str, args: Arguments, proposal: int, more: Arguments = ()) -> Call:
@@ -99,7 +102,7 @@ def _grant_form(
 
 def renew_call(fences: Sequence[Fence], milliseconds: int | str) -> Call:
     """Return the call that renews these fences, or confirms one."""
-    keys = tuple(key for fence in fences for key in _grant_keys(fence.resource))
+    keys = (*(key for fence in fences for key in keys_of(fence.resource)[:3]), *MEMBER_KEYS)
     args: tuple[Any, ...] = (milliseconds, *(value for fence in fences for value in (fence.token, fence.number)))
     return _member_call(RENEW, keys, args)
 
@@ -123,9 +126,9 @@ def release_all_call(fences: Sequence[Fence]) -> Call:
 
 def highest_call() -> Call:
     """Return the call that asks for a node's highest number."""
-    return _member_call(HIGHEST, (), ())
+    return _member_call(HIGHEST, MEMBER_KEYS, ())
 
 
 def join_call(seed: int, states: Sequence[str], *, at_once: bool) -> Call:
     """Return the call that admits nodes which are still in these states."""
-    return _member_call(JOIN, (), (seed, int(at_once), *states))
+    return _member_call(JOIN, MEMBER_KEYS, (seed, int(at_once), *states))

@@ -6,11 +6,12 @@ import hashlib
 import re
 from collections.abc import Callable, Sequence
 
+from fencing.redlock.calls import MEMBER_KEYS
 from tests.explorer.simulated_redis import MAX_NUMBER, Reply, SimulatedRedis
 
 __all__ = ["BACK", "HIGHEST", "MEMBER", "SEED", "Node"]
 
-MEMBER, BACK, SEED, HIGHEST = "fencing:1:member", "fencing:1:back", "fencing:1:seed", "fencing:1:highest"
+MEMBER, BACK, SEED, HIGHEST = MEMBER_KEYS
 PROPOSAL_AHEAD = 60_000_000
 
 _WORDS = re.compile(rb"(\S+) (\d+) ([01])")
@@ -146,7 +147,7 @@ class Node(SimulatedRedis):
         if refused is not None:
             return refused
         results = []
-        for i in range(len(keys) // 3):
+        for i in range((len(keys) - 4) // 3):
             lock, holder, counter = keys[3 * i : 3 * i + 3]
             token, number = args[2 * i + 1], args[2 * i + 2]
             if self._read(lock) != token:

@@ -13,7 +13,7 @@ import pytest
 from fencing.kernel.fence import digest_of
 from fencing.redis.keys import keys_of
 from fencing.redlock import scripts
-from fencing.redlock.calls import member_words
+from fencing.redlock.calls import MEMBER_KEYS, member_words
 from tests.explorer.redlock_nodes import BACK, HIGHEST, MEMBER, SEED, Node
 from tests.explorer.redlock_scenarios import DEEP, RULES, SAFE, SLOW, WRONG_NUMBERS
 from tests.explorer.redlock_storage import LOST
@@ -125,14 +125,14 @@ def _random_call(chance: random.Random, step: int, node: Node) -> tuple[str, lis
         chance.random() < 0.97,
     )
     words = member_words(f"process-{run}", longest, wait)
-    keys = [names.lock, names.holder, names.counter]
+    keys = [names.lock, names.holder, names.counter, *MEMBER_KEYS]
     script = chance.choice(["acquire"] * 3 + ["remint", "force_release", "renew", "renew", "highest", "join"])
     if script == "highest":
-        return script, [], [words]
+        return script, [*MEMBER_KEYS], [words]
     if script == "join":
         state = (node.get(BACK) or b"").decode() if chance.random() < 0.9 else "process-x 1 us"
         seed, at_once = max(0, step + chance.randint(-20, 20)), chance.randint(0, 1)
-        return script, [], [seed, at_once, "process-z 2 us", state, words]
+        return script, [*MEMBER_KEYS], [seed, at_once, "process-z 2 us", state, words]
     known = [step, *(int(node.get(key) or 0) for key in (names.counter, SEED))]
     number = max(1, chance.choice(known) + chance.randint(-1, 2))
     if script == "renew":

@@ -1720,7 +1720,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a-node-forgets-its-highest-number",
         "fencing/redlock/lua/acquire_free.lua",
-        "    if tonumber(known[3] or '0') < proposal then call('SET', 'fencing:1:highest', number) end\n",
+        "    if tonumber(known[3] or '0') < proposal then call('SET', KEYS[7], number) end\n",
         "",
         ("tests/explorer/test_redlock.py::test_the_simulated_node_does_what_a_real_one_does[2000]",),
     ),

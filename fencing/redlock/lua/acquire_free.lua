@@ -2,7 +2,7 @@
 -- It comes before all functions, because making them takes time. Its first write is the one that fails if the lock is taken.
 
 local call = redis.call
-local known = call('MGET', 'fencing:1:member', 'fencing:1:seed', 'fencing:1:highest')
+local known = call('MGET', KEYS[4], KEYS[6], KEYS[7])
 if known[1] == ARGV[6] and ARGV[4] == '0' then
   local number, counter, time = ARGV[5], call('GET', KEYS[3]), call('TIME')
   local proposal = tonumber(number)
@@ -13,7 +13,7 @@ if known[1] == ARGV[6] and ARGV[4] == '0' then
     call('SET', KEYS[2], number .. ' ' .. ARGV[1] .. ' ' .. time[1] .. string.sub('00000' .. time[2], -6) .. ' ' .. ARGV[3],
       'PX', ARGV[2])
     call('SET', KEYS[3], number)
-    if tonumber(known[3] or '0') < proposal then call('SET', 'fencing:1:highest', number) end
+    if tonumber(known[3] or '0') < proposal then call('SET', KEYS[7], number) end
     return number
   end
 end

@@ -1,5 +1,5 @@
 -- Shared by the scripts that grant, which are sent with this file behind common.lua and member.lua. Nothing runs by itself.
--- KEYS: 1 lock, 2 holder record, 3 counter
+-- KEYS: 1 lock, 2 holder record, 3 counter; the last four are those of member.lua
 -- ARGV: 1 token, 2 ttl in ms, 3 owner label, 4 floor: a number to exceed ('0' for none), 5 proposal: a number that all nodes
 --       are given alike, so that they mint the same one
 

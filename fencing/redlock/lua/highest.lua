@@ -1,4 +1,5 @@
 -- Tells the highest number that this node has seen, and whether it is a member.
+-- KEYS: those of member.lua
 -- ARGV: the last argument is that of member.lua
 -- Returns: {'member', number} | {'stranger', number, ms to wait, its state: see member.lua}
 --        | {'setting', longest ttl in ms, restart wait}

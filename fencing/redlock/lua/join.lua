@@ -1,6 +1,7 @@
 -- Admits this process as a member. Before that it must have granted nothing for the longest ttl, so that no grant of before the
 -- restart is held any more; and its numbers must begin above the highest one of the members. A join is good for the states that
 -- it was decided on, once: one that arrives late does not admit a node that has lost its data again.
+-- KEYS: those of member.lua
 -- ARGV: 1 seed: the number to exceed, 2 '1': admit it at once, but only a node that has never granted, 3 … the states of the
 --       nodes that may be admitted: see highest.lua; the last argument is that of member.lua
 -- Returns: {'member', number} | {'back', ms to wait, highest number}, also for another state

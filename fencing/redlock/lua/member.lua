@@ -1,5 +1,7 @@
 -- Shared by the scripts that only a member runs, which are sent with this file behind common.lua. Nothing runs by itself.
 --
+-- KEYS: the last four are fencing:1:member, fencing:1:back, fencing:1:seed and fencing:1:highest
+--
 -- A member is a process of Redis that was admitted. fencing:1:member holds "<run id> <longest ttl, ms> <restart wait, 0 or 1>".
 -- A client sends the same words as the last argument, with the run id of the process that it is connected to. After a restart,
 -- or after a loss of all data, they differ, and the node grants nothing: see join.lua.
@@ -7,7 +9,7 @@
 -- The state of a process that is no member is "<run id> <since when, us> us", in fencing:1:back. A later loss of data makes
 -- another one.
 
-local MEMBER, BACK, SEED, HIGHEST = 'fencing:1:member', 'fencing:1:back', 'fencing:1:seed', 'fencing:1:highest'
+local MEMBER, BACK, SEED, HIGHEST = unpack(KEYS, #KEYS - 3)
 
 -- Returns how many ms this process must still wait before it is admitted. The first call notes the moment.
 local function ms_to_wait(run_id, longest)
