@@ -1,7 +1,7 @@
 """Real servers for the tests. Each starts when first asked for, once per run, and is empty before each test.
 
 A server that is nowhere to be found skips the tests that need it, unless FENCING_REQUIRE_SERVERS names it
-("redis-6.2,redis-7,redis-8,postgres,s3,azure,s3rver"): then they fail.
+("redis-6.2,redis-7,redis-8,valkey-9,postgres,s3,azure,s3rver"): then they fail.
 
 With FENCING_TEST_REDIS_URL, the database of that URL is emptied (FLUSHDB)! The tests then run one after the other;
 otherwise several processes share the tests, each with servers of its own.
@@ -26,14 +26,12 @@ from examples.servers import (
     S3Server,
     SentinelServers,
     ServerError,
-    find_postgres_binaries,
     find_s3,
     start_postgres,
     start_redis,
     start_s3,
 )
-from examples.servers import docker as docker_servers
-from examples.servers.settings import refuse_old_names
+from examples.servers.settings import check_variables
 from fencing.redis import quirks, resp
 from fencing.redis.connection_factory import ConnectionFactory
 from tests.support.databases import Databases
@@ -46,8 +44,10 @@ from tests.support.fixtures import (
     RedisServers,
     flush,
     missing,
+    missing_or_broken,
+    name_of,
+    newest_found,
     newest_local_series,
-    redis_found,
 )
 from tests.support.load import LOAD_AT_START, load_now, usable_cpus, workers_for
 from tests.support.servers import (
@@ -58,7 +58,6 @@ from tests.support.servers import (
     PgBouncerServer,
     Proxy,
     find_azurite,
-    find_mariadb_binary,
     find_pgbouncer,
     find_s3rver,
     start_azure,
@@ -73,7 +72,20 @@ from tests.support.sql_ways import SharedWays, WayLender
 WORKERS = pytest.StashKey[str]()
 """How many processes share the tests, and why."""
 
-NEWEST_REDIS = next(filter(redis_found, REDIS_SERIES), REDIS_SERIES[0])
+
+def _redis_params() -> list[Any]:
+    """The server that FENCING_TEST_REDIS_URL names, or else the newest one; in the thorough run each other series."""
+    try:
+        check_variables()
+    except ServerError:
+        return [REDIS_SERIES[0]]  # pytest_configure refuses the run
+    named = os.environ.get("FENCING_TEST_REDIS_URL")
+    first = [pytest.param(None, id="redis-named")] if named else []
+    newest = None if named else newest_found() or REDIS_SERIES[0]
+    return first + [
+        pytest.param(series, id=name_of(series), marks=[] if series == newest else pytest.mark.thorough)
+        for series in REDIS_SERIES
+    ]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -81,12 +93,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure() -> None:
-    """Refuse variables of old names. Hear Ctrl-C, also where a shell runs this in the background.
+    """Refuse variables of old names, and unknown words. Hear Ctrl-C, also where a shell runs this in the background.
 
     The commands of such a shell ignore the signal, and tests send it.
     """
     try:
-        refuse_old_names()
+        check_variables()
     except ServerError as error:
         raise pytest.UsageError(str(error)) from None
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -176,14 +188,9 @@ def redis_servers() -> Iterator[RedisServers]:
         yield RedisServers(stack)
 
 
-@pytest.fixture(
-    params=[
-        pytest.param(series, id=f"redis-{series}", marks=[] if series == NEWEST_REDIS else pytest.mark.thorough)
-        for series in REDIS_SERIES
-    ]
-)
+@pytest.fixture(params=_redis_params())
 def redis_server(request: pytest.FixtureRequest, redis_servers: RedisServers) -> RedisServer:
-    """An empty Redis, shared by the run: the test runs on the newest version, and in the thorough run on each other."""
+    """An empty Redis or Valkey, shared by the run: the newest version, and in the thorough run each other."""
     return flush(redis_servers.get(request.param))
 
 
@@ -199,14 +206,11 @@ def fresh_redis() -> Iterator[RedisFactory]:
     with ExitStack() as stack:
 
         def start(*, version: str | None = None, extra_args: Sequence[str] = ()) -> RedisServer:
-            if version is None:
-                version = next(filter(redis_found, REDIS_SERIES), None)
+            version = version or newest_found()
             try:
                 server = start_redis(version=version, extra_args=extra_args, own=True)
             except ServerError as error:
-                if error.log:  # found, and did not start: that is a failure
-                    raise
-                missing(f"redis-{version}" if version else "redis", str(error))
+                missing_or_broken(name_of(version), error)
             return stack.enter_context(server)
 
         yield start
@@ -236,10 +240,11 @@ def fresh_cluster() -> Iterator[RedisCluster]:
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
     """A PostgreSQL, shared by the run."""
-    found = os.environ.get("FENCING_TEST_POSTGRES_URL") or docker_servers.engine_answers() or find_postgres_binaries()
-    if not found:
-        missing("postgres", "found neither server nor binary")
-    with start_postgres() as server:
+    try:
+        started = start_postgres()
+    except ServerError as error:
+        missing_or_broken("postgres", error)
+    with started as server:
         yield server
 
 
@@ -320,10 +325,11 @@ def object_server(request: pytest.FixtureRequest) -> ObjectServer:
 @pytest.fixture(scope="session")
 def mariadb_server() -> Iterator[MariaDBServer]:
     """A MariaDB, or the MySQL that FENCING_TEST_MYSQL_URL names, shared by the run."""
-    found = os.environ.get("FENCING_TEST_MYSQL_URL") or docker_servers.engine_answers() or find_mariadb_binary()
-    if not found:
-        missing("mariadb", "found neither server nor binary")
-    with start_mariadb() as server:
+    try:
+        started = start_mariadb()
+    except ServerError as error:
+        missing_or_broken("mariadb", error)
+    with started as server:
         yield server
 
 

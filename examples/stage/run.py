@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from examples.drawing.events import Event, Recorder
 from examples.servers import MissingTool, ServerError
-from examples.servers.settings import refuse_old_names
+from examples.servers.settings import check_variables
 from examples.stage.director import Director
 from examples.stage.process import DemoError
 from examples.stage.screen import Screen
@@ -53,7 +53,7 @@ def run(demo: Demo, arguments: Sequence[str] | None = None) -> int:
     failures: tuple[type[Exception], ...] = (DemoError, ServerError, *demo.failures)
     introduction = demo.story.introduction(options.ttl)
     try:
-        refuse_old_names()
+        check_variables()
         for sentence in introduction:
             screen.say(sentence)
         status = _play(demo, screen, recorder, options)

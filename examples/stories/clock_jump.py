@@ -8,6 +8,7 @@ from typing import Any
 import redis
 
 from examples.servers import FakeClock, start_redis
+from examples.servers.redis import version_for_clocks
 from examples.stage.director import Act
 from examples.stage.tale import Result, Scene, perform
 from examples.stories.countdown import Countdown, lanes
@@ -48,7 +49,8 @@ class ClockJump(Countdown):
 
     def start_coordinator(self, stack: ExitStack, choice: str) -> str:
         self.clock = stack.enter_context(FakeClock())
-        return stack.enter_context(start_redis(own=True, version="8", environment=self.clock.environment)).url
+        server = start_redis(own=True, version=version_for_clocks(), environment=self.clock.environment)
+        return stack.enter_context(server).url
 
     def play(self, scene: Scene, act: Act) -> Result:
         with redis.Redis.from_url(scene.address) as client:

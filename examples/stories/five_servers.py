@@ -5,6 +5,7 @@ from contextlib import ExitStack
 
 from examples.servers import FakeClock, start_redis
 from examples.servers.proxy import Proxy
+from examples.servers.redis import version_for_clocks
 from examples.stage.coordinators import CHOICES
 from examples.stage.tale import Scene
 
@@ -22,7 +23,7 @@ class FiveServers:
         self._servers = {}
         for number in ALL:
             environment = self._clocks[number].environment if clocks else None
-            version = "8" if clocks else None  # Debian's Redis 7 hangs with a clock of ours
+            version = version_for_clocks() if clocks else None
             server = start_redis(own=True, local=True, version=version, environment=environment)
             self._servers[number] = stack.enter_context(server)
         self._proxies = {n: stack.enter_context(Proxy(server.host, server.port)) for n, server in self._servers.items()}

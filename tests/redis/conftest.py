@@ -11,10 +11,9 @@ from examples.servers import (
     RedisServer,
     SentinelServers,
     ServerError,
-    find_redis_binaries,
     start_redis,
 )
-from tests.support.fixtures import flush
+from tests.support.fixtures import flush, missing_or_broken, newest_found
 from tests.support.sentinels import started
 
 
@@ -25,14 +24,11 @@ def _patient_tries(patient_tries: None) -> None:
 
 @pytest.fixture(scope="module")
 def _own_redis() -> Iterator[RedisServer]:
-    versions = [found.version for found in find_redis_binaries() if found.kind == "redis"]
     with ExitStack() as stack:
         try:
-            server = start_redis(version=str(max(versions)[0]) if versions else None, own=True)
+            server = start_redis(version=newest_found(), own=True)
         except ServerError as error:
-            if error.log:  # found, and did not start: that is a failure
-                raise
-            pytest.skip(f"redis: {error}")
+            missing_or_broken("redis", error)
         yield stack.enter_context(server)
 
 

@@ -31,7 +31,7 @@ def test_each_version_serves_and_starts_empty(redis_server: RedisServer) -> None
     with redis_server.client() as client:
         assert client.dbsize() == 0
         client.set("left", "behind")
-        version = client.info("server")["redis_version"]
+        version = client.info("server")[f"{redis_server.kind}_version"]
     assert tuple(map(int, version.split("."))) == redis_server.version
 
 

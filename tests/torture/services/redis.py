@@ -9,6 +9,7 @@ import redis
 import redis.asyncio
 
 from examples.servers import RedisServer, find_faketime, find_redis_binaries, start_redis
+from examples.servers.redis import version_for_clocks
 from fencing import AsyncRedisCoordinator, RedisCoordinator
 from storage_guards import AsyncRedisGuard, RedisGuard
 from tests.torture.services.base import GUARD_SECONDS, Given, Kit, Place, Service, Sides
@@ -37,7 +38,7 @@ class OneRedis(Service):
     def start_server(self) -> RedisServer:
         environment, version = None, None
         if find_faketime() and any(binary.version >= (8,) for binary in find_redis_binaries()):
-            environment, version = self.clock.environment(), "8"  # Debian's 7.0 hangs with that library
+            environment, version = self.clock.environment(), version_for_clocks()
         server = start_redis(own=True, local=True, extra_args=SETTINGS, environment=environment, version=version)
         self.stack.callback(server.close)
         return server
