@@ -32,6 +32,8 @@ _HINTS = {
 }
 
 
+_HINTS_OF_PACKAGES = {"valkey": "; redis-py works with a Valkey server: write redis.Redis(host=..., port=...)"}
+
 _ATTRIBUTE = "_fencing_coordinator"
 
 
@@ -104,10 +106,10 @@ def coordinator_of(given: Any, *, asynchronous: bool) -> CoordinatorBase:
             return _shared.get(given, getattr(importlib.import_module(module), name))
     if isinstance(given, type):
         raise TypeError(f"{lock} takes a client or a coordinator, not the class {given.__name__}; make one of it")
-    kind_name = type(given).__name__
+    kind_name, home_name = type(given).__name__, type(given).__module__.partition(".")[0]
     text = (
         f"{lock} takes a client, such as a redis.Redis or an engine of SQLAlchemy, or a coordinator, "
-        f"not {kind_name}{_HINTS.get(kind_name, '')}"
+        f"not {kind_name}{_HINTS.get(kind_name) or _HINTS_OF_PACKAGES.get(home_name, '')}"
     )
     if asynchronous:
         text = text.replace("redis.Redis", "redis.asyncio.Redis").replace("create_engine", "create_async_engine")

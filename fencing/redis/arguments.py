@@ -5,7 +5,7 @@ from __future__ import annotations
 import redis
 import redis.asyncio
 
-from fencing.redis.connection_factory import PIPELINES
+from fencing.redis.connection_factory import PIPELINES, hint_of_valkey
 
 
 def check_replicas(replicas: object, client: object) -> int:
@@ -25,6 +25,7 @@ def check_client(client: object, wanted: tuple[type, type], coordinator: str) ->
         return
     if isinstance(client, type):
         raise TypeError(f"{coordinator} takes a client, not the class {client.__name__}; write {client.__name__}(...)")
+    package = "redis.asyncio" if "asyncio" in wanted[0].__module__ else "redis"
     if isinstance(client, PIPELINES):
         hint = "; pass the client that made the pipeline"
     elif isinstance(client, (redis.asyncio.Redis, redis.asyncio.RedisCluster)):
@@ -32,8 +33,7 @@ def check_client(client: object, wanted: tuple[type, type], coordinator: str) ->
     elif isinstance(client, (redis.Redis, redis.RedisCluster)):
         hint = "; for threads use RedisCoordinator or FencedLock"
     else:
-        hint = ""
-    package = "redis.asyncio" if "asyncio" in wanted[0].__module__ else "redis"
+        hint = hint_of_valkey(client, f"{package}.{'RedisCluster' if 'Cluster' in type(client).__name__ else 'Redis'}")
     if isinstance(client, str):
         hint = f"; write {package}.Redis.from_url(...)"
     raise TypeError(

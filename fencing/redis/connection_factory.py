@@ -304,6 +304,13 @@ _HINTS = {  # Redis 6.2 has such words in the middle of the text
 }
 
 
+def hint_of_valkey(client: object, wanted: str) -> str:
+    """Return what to pass instead of a client of Valkey's own library; empty: it is none."""
+    if type(client).__module__.partition(".")[0] != "valkey":
+        return ""
+    return f"; redis-py works with a Valkey server: write {wanted}(host=..., port=...)"
+
+
 def map_error(error: RedisError | OSError, address: str) -> NoReply | CoordinatorUnavailable:
     """Map an error of redis-py to one of ours: NoReply if another attempt may succeed."""
     if isinstance(error, REFUSED) or is_logged_out(error):

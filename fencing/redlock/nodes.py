@@ -12,7 +12,7 @@ from typing import Any
 from fencing.kernel.errors import CoordinatorUnavailable
 from fencing.kernel.process import after_fork
 from fencing.redis.calls import plain_command
-from fencing.redis.connection_factory import PIPELINES, ConnectionFactory
+from fencing.redis.connection_factory import PIPELINES, ConnectionFactory, hint_of_valkey
 from fencing.redis.quirks import sentinel_service
 from fencing.redis.resp import bulk, bulks
 from fencing.redis.scripts import RELEASE, RELEASE_SEVERAL
@@ -179,7 +179,7 @@ def check_clients(clients: Any, wanted: Any, coordinator: str) -> list[Any]:
         if "Cluster" in kind:
             raise TypeError(f"client {number} is of a Redis Cluster; each node must be a single server, a {name}")
         if not isinstance(client, wanted) or isinstance(client, PIPELINES):
-            hint = _hint_for(client, coordinator)
+            hint = hint_of_valkey(client, name) or _hint_for(client, coordinator)
             raise TypeError(f"client {number} must be a {name}, not {type(client).__module__}.{kind}{hint}")
         if sentinel_service(client.connection_pool):
             raise TypeError(f"client {number} is of a Sentinel; each node must be a single server, a {name}")

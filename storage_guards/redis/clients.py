@@ -11,7 +11,7 @@ from fencing.redis.client import Connections
 from fencing.redis.client_async import AsyncConnections
 from fencing.redis.cluster.client import ClusterConnections
 from fencing.redis.cluster.client_async import AsyncClusterConnections
-from fencing.redis.connection_factory import PIPELINES
+from fencing.redis.connection_factory import PIPELINES, hint_of_valkey
 
 CLUSTERS = (redis.RedisCluster, redis.asyncio.RedisCluster)
 
@@ -22,7 +22,7 @@ def check_client(client: object, *, asynchronous: bool) -> None:
     if isinstance(client, wanted) and not isinstance(client, PIPELINES):
         return
     guard, name = ("AsyncRedisGuard", "redis.asyncio.Redis") if asynchronous else ("RedisGuard", "redis.Redis")
-    hint = ""
+    hint = hint_of_valkey(client, name)
     if isinstance(client, PIPELINES):
         hint = "; pass the client that made the pipeline"
     elif isinstance(client, (redis.asyncio.Redis, redis.asyncio.RedisCluster)):
