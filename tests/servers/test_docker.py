@@ -1,0 +1,68 @@
+"""Servers in containers, over an engine that answers as Docker does. No real engine was at hand."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from examples.servers import start_redis
+from examples.servers.redis import Series
+from tests.support.servers.docker_engine import DockerEngine
+
+pytestmark = pytest.mark.thorough  # it loads testcontainers
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[DockerEngine]:
+    config: Any = pytest.importorskip("testcontainers.core.config")
+    monkeypatch.setattr(config.testcontainers_config, "ryuk_disabled", True)
+    here = config.ConnectionMode.docker_host  # this machine may itself be a container
+    monkeypatch.setattr(config.testcontainers_config, "connection_mode_override", here)
+    with DockerEngine() as made:
+        monkeypatch.setenv("DOCKER_HOST", made.url)
+        yield made
+
+
+def test_a_redis_in_a_container_serves(
+    engine: DockerEngine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FENCING_SERVERS", "docker")
+    with start_redis(own=True, version="8") as server, server.client() as client:
+        assert client.ping()
+        assert server.source == "redis:8-alpine"
+        assert server.pid is None
+    assert engine.loaded == ["redis:8-alpine"]
+    assert engine.created[0]["Image"] == "redis:8-alpine"
+    assert engine.created[0]["Cmd"][0] == "redis-server"
+    assert "Starting redis:8-alpine in Docker, which loads the image first." in capsys.readouterr().err
+    assert not engine.running
+
+
+def test_docker_is_not_reached_where_it_is_left_out(engine: DockerEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    for sources in ("path,wheels", ""):
+        monkeypatch.setenv("FENCING_SERVERS", sources)
+        with start_redis(own=True) as server:
+            assert Series.of(None).has(server.kind, server.version)
+    assert engine.created == []
+
+
+def test_the_containers_that_the_pages_name_exist() -> None:
+    pages = Path(__file__).parents[2] / "docs"
+    found = 0
+    for page in ("guards/your-own.md", "guide/testing.md"):
+        text = (pages / page).read_text("utf-8")
+        for module, name in re.findall(r"\b(redis|valkey|postgres)\.(\w+Container)\(", text):
+            kind = getattr(importlib.import_module(f"testcontainers.community.{module}"), name)
+            assert hasattr(kind, "get_client" if module == "redis" else "get_connection_url")
+            found += 1
+        for module, name in re.findall(r"from (testcontainers\.community\.\w+) import (\w+)", text):
+            parameters = inspect.signature(getattr(importlib.import_module(module), name)).parameters
+            assert "driver" in parameters
+            found += 1
+    assert found >= 5
