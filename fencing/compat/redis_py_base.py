@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
 from collections.abc import Iterable
 from functools import lru_cache
 from types import SimpleNamespace
@@ -54,7 +53,7 @@ class FromLease(bytes):
 FROM_LEASE: Any = FromLease(b"of the lease")
 
 
-class _Local(threading.local):
+class _Local:
     token: bytes | None = None
     lease: Any = None
     asked: bytes | None = None  # a token of the caller's own whose release got no answer
@@ -105,7 +104,8 @@ class RedisPyLockBase:
     def _prepare(self, guards: Iterable[Any], renew: bool, raise_on_release_error: bool) -> None:
         asynchronous = issubclass(self._lease_class, AsyncLease)
         self.raise_on_release_error = raise_on_release_error
-        self.local = _Local() if self.thread_local else SimpleNamespace(token=None, lease=None, asked=None)
+        every = SimpleNamespace(token=None, lease=None, asked=None)
+        self.local = process.new_local(_Local) if self.thread_local else every
         self._resource = check_resource(_text_of(self._encode(self.name), "the name of a lock"))
         self._guards = check_guards(guards, asynchronous=asynchronous)
         self._renew = check_flag(renew, "renew")

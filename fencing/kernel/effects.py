@@ -14,6 +14,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from functools import partial
+from types import BuiltinFunctionType
 from typing import Any, NamedTuple, TypeVar
 
 from fencing.kernel import process, quirks
@@ -53,7 +54,16 @@ class Shielded(NamedTuple):
     plan: Plan[Any]
 
 
-_give_way: Callable[[], object] = getattr(os, "sched_yield", partial(time.sleep, 0))
+_yield_cpu: Callable[[], object] = getattr(os, "sched_yield", partial(time.sleep, 0))
+
+
+def _give_way() -> None:
+    """Let other threads run. Where they are greenlets, which came later perhaps, ``time.sleep`` is no longer of C."""
+    if isinstance(time.sleep, BuiltinFunctionType):
+        _yield_cpu()
+    else:
+        time.sleep(0)
+
 
 _SHARED = frozenset((Sleep, Claim, GiveWay, Shielded))
 

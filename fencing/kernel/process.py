@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 import os
@@ -10,7 +11,7 @@ import time
 import weakref
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, Generic, NoReturn, TypeVar
 
 from fencing.kernel import quirks
 
@@ -110,6 +111,41 @@ def _notice_fork() -> None:
             _is_remaking = False
     finally:
         _noticing.release()
+
+
+T = TypeVar("T")
+
+
+def new_local(kind: type[T]) -> T:
+    """Return an object of this class whose attributes each thread has for itself.
+
+    ``threading.local`` is looked up now: greenlets may have taken the place of threads since this was imported.
+    """
+    base: Any = threading.local
+    made: T = _local_class(kind, base)()  # type: ignore[arg-type] # mypy: not every class can be hashed
+    return made
+
+
+@functools.cache
+def _local_class(kind: Any, base: Any) -> Any:
+    return type(kind.__name__, (kind, base), {})
+
+
+class OfThisThread(Generic[T]):
+    """An object for a module. Called, it returns an object of a class whose attributes each thread has for itself.
+
+    Args:
+        kind: the class. Its attributes are what a thread has at first.
+    """
+
+    def __init__(self, kind: type[T]) -> None:
+        self._kind = kind
+        self._made: dict[type, T] = {}  # by the class that ``threading.local`` is
+
+    def __call__(self) -> T:
+        base: type = threading.local
+        found = self._made.get(base)
+        return self._made.setdefault(base, new_local(self._kind)) if found is None else found
 
 
 def _in_child() -> None:

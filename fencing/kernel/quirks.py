@@ -19,14 +19,6 @@ SEEN = ("3.11", "3.13")
 """The oldest and the newest version of CPython in which all of these were checked."""
 
 
-def set_flag(event: threading.Event, value: bool) -> None:
-    """Set what ``event.is_set()`` returns, without the event's lock, and without waking a thread.
-
-    It is ``_flag``. There is no fallback.
-    """
-    event._flag = value  # type: ignore[attr-defined]
-
-
 def wait_for_start_with(thread: threading.Thread, event: threading.Event) -> None:
     """Have ``thread.start()`` wait with this event until the thread runs.
 

@@ -11,8 +11,13 @@ import asyncio
 import threading
 import time
 from collections import deque
+from typing import TYPE_CHECKING
 
-from fencing.kernel import quirks
+# Where greenlets take the place of threads, ``threading.Event`` may be another class, whose waits are not ours to wake.
+if TYPE_CHECKING:
+    _Event = threading.Event
+else:
+    _Event = object
 
 LOST_WAKE_SECONDS = 0.05
 """How long a thread waits before it looks again: the thread that should have woken it may have been interrupted."""
@@ -81,31 +86,38 @@ class TaskWake:
         self._is_set = False
 
 
-class SafeEvent(threading.Event):
-    """A ``threading.Event`` whose ``set`` never blocks, even if a ``wait`` was interrupted anywhere."""
+class SafeEvent(_Event):
+    """An event as ``threading.Event``. Its ``set`` never blocks, even if a ``wait`` was interrupted anywhere."""
 
     def __init__(self) -> None:
-        super().__init__()
+        self._is_set = False
         self._wakes: deque[Wake] = deque()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {'set' if self._is_set else 'unset'}>"
+
+    def is_set(self) -> bool:
+        """Return whether the flag is set."""
+        return self._is_set
 
     def set(self) -> None:
         """Set the flag, and wake all threads that wait for it."""
-        quirks.set_flag(self, True)
+        self._is_set = True
         for wake in list(self._wakes):
             wake.set()
 
     def clear(self) -> None:
         """Reset the flag."""
-        quirks.set_flag(self, False)
+        self._is_set = False
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the flag is set, at most ``timeout`` seconds. Return whether it is set."""
         wake = Wake()
         try:
             self._wakes.append(wake)
-            if not self.is_set():  # read after the line above: a set in between wakes it
+            if not self._is_set:  # read after the line above: a set in between wakes it
                 wake.wait(threading.TIMEOUT_MAX if timeout is None else timeout)
-            return self.is_set()
+            return self._is_set
         finally:
             try:
                 self._wakes.remove(wake)

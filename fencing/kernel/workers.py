@@ -38,6 +38,9 @@ class _Started(SafeEvent):
             raise RuntimeError(f"a new thread did not begin within {START_SECONDS:g} s")
         return True
 
+    def _at_fork_reinit(self) -> None:
+        """Do nothing. Up to Python 3.13 at least, a forked child calls this, and there is no lock to be made anew."""
+
 
 _NO_THREADS = (
     "this subinterpreter has no daemon threads, and leases are renewed by one: take locks in the main interpreter, or "
@@ -96,6 +99,7 @@ class Worker:
         self._lock = threading.RLock()  # reentrant: a destructor or a signal handler that runs here may wake it, too
         self._wake = Wake()
         self._threads: set[threading.Thread] = set()
+        self._kind = threading.Lock
 
     @property
     def is_running(self) -> bool:
@@ -111,6 +115,8 @@ class Worker:
         Raises:
             RuntimeError: no thread could be started; mostly because the interpreter is ending.
         """
+        if self._kind is not threading.Lock:  # greenlets are threads since: a lock of before would stop all of them
+            self._reset()
         self._wake.set()  # before the next line: a thread that ends checks it while it has the lock
         with self._lock:
             if len(self._threads) < self._most:

@@ -8,11 +8,11 @@ current code, or around the code that started it.
 from __future__ import annotations
 
 import asyncio
+import threading
 import warnings
 import weakref
 from contextvars import ContextVar
 from dataclasses import fields
-from threading import get_ident
 from typing import Any, ClassVar, Literal, Protocol, Self
 
 from fencing.kernel import process, quirks
@@ -78,7 +78,7 @@ class Block(process.OfThisProcess):
         """Note that the block has begun, inside of these blocks."""
         if self._lock._is_reentrant:
             self._inside = self._lease._inside = {id(self)}
-        self._thread = get_ident()
+        self._thread = threading.get_ident()
         if self._waiter == "task" or self._inside is not None:
             self._task = this_task()
         self._lease._block = note = weakref.ref(self)
@@ -135,7 +135,7 @@ class Block(process.OfThisProcess):
         Raises:
             RuntimeError: the code that started this task or thread is in a re-entrant block. Pass the lease on.
         """
-        key, thread, task = self._lock._key, get_ident(), this_task()
+        key, thread, task = self._lock._key, threading.get_ident(), this_task()
         for note in around:
             block = note()
             if block is None or block._lock._key != key or block._is_over:

@@ -5,7 +5,6 @@ It is a hook of SQLAlchemy's. It does nothing where the engine's owner connects,
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from typing import Any
 
 from sqlalchemy import Engine, event
 
+from fencing.kernel import process
 from fencing.sql.dialects import connect_watched
 
 Watched = Callable[[Any], object]
@@ -26,7 +26,7 @@ class MustConnect(BaseException):
     """A thread that must not connect would have to. Hooks of the user's, which may ask the engine, do not catch it."""
 
 
-class _Here(threading.local):
+class _Here:
     """What this thread may do.
 
     Attributes:
@@ -42,7 +42,7 @@ class _Here(threading.local):
     watched: Watched | None = None
 
 
-here = _Here()
+here = process.OfThisThread(_Here)
 
 
 def hook(engine: Engine) -> None:
@@ -72,34 +72,37 @@ def is_hooked(engine: Engine) -> bool:
 @contextmanager
 def connecting(engine: Engine, bounds: Mapping[str, float] | None, watched: Watched | None) -> Iterator[None]:
     """Let this thread connect within bounds during the block."""
-    before = here.dialect, here.bounds, here.watched
-    here.dialect, here.bounds, here.watched = engine.dialect, bounds, watched
+    mine = here()
+    before = mine.dialect, mine.bounds, mine.watched
+    mine.dialect, mine.bounds, mine.watched = engine.dialect, bounds, watched
     try:
         yield
     finally:
-        here.dialect, here.bounds, here.watched = before
+        mine.dialect, mine.bounds, mine.watched = before
 
 
 def _ping(dialect: Any, ping: Callable[[Any], bool], dbapi_connection: Any) -> bool:
     """Try a connection of the pool out. On a helper thread it can be broken off meanwhile."""
-    if here.dialect is not dialect or here.watched is None:
+    mine = here()
+    if mine.dialect is not dialect or mine.watched is None:
         return ping(dbapi_connection)
-    here.watched(dialect.get_driver_connection(dbapi_connection))
+    mine.watched(dialect.get_driver_connection(dbapi_connection))
     is_alive = ping(dbapi_connection)
     if is_alive:
-        here.watched = None  # it is the one, and what a hook may try out is not
+        mine.watched = None  # it is the one, and what a hook may try out is not
     return is_alive
 
 
 def _connect(dialect: Any, record: Any, args: Any, options: dict[str, Any]) -> Any:
     """Connect within the bounds of this thread. None: connect as usual."""
-    if here.forbidden is dialect:
+    mine = here()
+    if mine.forbidden is dialect:
         raise MustConnect
     _hooked.add(dialect)
-    bounds = here.bounds
-    if not bounds or here.dialect is not dialect:
+    bounds = mine.bounds
+    if not bounds or mine.dialect is not dialect:
         return None
-    watched, here.watched = here.watched, None
+    watched, mine.watched = mine.watched, None
     functions = list(dialect.dispatch.do_connect)
     later = functions[functions.index(_connect) + 1 :] if _connect in functions else []
     for function in later:  # the caller of this asks no other hook once it has a connection

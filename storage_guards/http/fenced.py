@@ -72,7 +72,7 @@ class _Hooks:
 
 _blocks: ContextVar[tuple[tuple[_Hooks, _Sent], ...]] = ContextVar("fencing_http_blocks", default=())
 _hooks_of: WeakKeyDictionary[httpx2.Client | httpx2.AsyncClient, _Hooks] = WeakKeyDictionary()
-_lock = threading.Lock()
+_lock = threading.RLock()
 
 
 @block

@@ -30,7 +30,7 @@ _GRACE = 30.0
 _END_SECONDS = 2.0
 """How long the end of the process waits for requests to be dropped."""
 
-_starting = threading.Lock()
+_starting = threading.RLock()  # reentrant: to greenlets that came later, it is one thread's
 _loop: asyncio.AbstractEventLoop | None = None
 _ending = False
 
@@ -48,7 +48,7 @@ def _shared_loop() -> asyncio.AbstractEventLoop:
 
 def _in_child() -> None:
     global _loop, _starting
-    _loop, _starting = None, threading.Lock()  # threads do not exist in a child
+    _loop, _starting = None, threading.RLock()  # threads do not exist in a child
 
 
 after_fork(_in_child)

@@ -339,12 +339,12 @@ class _ConnectionSource:
             if self._may_wait(engine, len(self._taking)):
                 return None
             if not self._opens_at_once:
-                here.forbidden = engine.dialect
+                here().forbidden = engine.dialect
             return engine.connect()
         except MustConnect:  # what lies idle has lost its connection, or that is too old
             return None
         finally:
-            here.forbidden = None
+            here().forbidden = None
             self._taking.discard(this)
 
     def _may_wait(self, engine: Engine, taking: int) -> bool:

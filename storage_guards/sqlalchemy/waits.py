@@ -40,7 +40,7 @@ class Waits(dict[object, tuple[float, Callable[[], object]]]):
 
     def _reset(self) -> None:
         self.clear()
-        self._shutting = threading.Lock()
+        self._shutting = threading.RLock()
         self.checks_at = math.inf
 
     def begin(self, wait: object, seconds: float, shut: Callable[[], object]) -> None:
@@ -157,24 +157,24 @@ class GivenBack:
     def __exit__(self, *_: object) -> None:
         seconds = self._dialect.refuses_within(self._seconds) + GRACE
         waits.begin(self, seconds, partial(shut, self._connection, self._dialect))
-        _this_thread.gives_back = self
+        _this_thread().gives_back = self
         try:
             self._connection.close()
         finally:
-            _this_thread.gives_back = None
+            _this_thread().gives_back = None
             waits.pop(self, None)
 
 
-class _ThisThread(threading.local):
+class _ThisThread:
     gives_back: GivenBack | None = None
 
 
-_this_thread = _ThisThread()
+_this_thread = process.OfThisThread(_ThisThread)
 
 
 def before_checkin(_: object, record: Any) -> None:
     """End the wait of a connection that is given back, before its pool can lend it again. A hook of SQLAlchemy's."""
-    given_back = _this_thread.gives_back
+    given_back = _this_thread().gives_back
     if given_back is not None and waits.pop(given_back, None) is None:
         waits.wait_until_shut()
         record.invalidate()

@@ -61,7 +61,7 @@ def test_a_context_manager_that_was_never_entered_is_known() -> None:
 
 def test_only_these_private_attributes_of_the_standard_library_are_used() -> None:
     """The names that are looked for are those of earlier uses; others are found by reviewers."""
-    private = ("._flag", "._started", "._log_destroy_pending", "asyncio._", "threading._")
+    private = ("._started", "._log_destroy_pending", "asyncio._", "threading._")
     root = Path(__file__).resolve().parents[2]
     for package in ("fencing", "storage_guards"):
         for file in (root / package).rglob("*.py"):
@@ -69,17 +69,6 @@ def test_only_these_private_attributes_of_the_standard_library_are_used() -> Non
                 continue
             text = file.read_text("utf-8")
             assert not [name for name in private if name in text], file
-
-
-@pytest.mark.parametrize("value", [True, False])
-def test_the_flag_of_an_event_can_be_set_while_another_thread_has_its_lock(value: bool) -> None:
-    event: Any = threading.Event()
-    if not value:
-        event.set()
-    with event._cond:
-        quirks.set_flag(event, value)
-        assert event.is_set() is value
-    assert event.wait(0) is value
 
 
 def test_a_start_waits_with_the_given_event() -> None:

@@ -1191,7 +1191,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the-bounds-of-a-helper-are-for-every-engine",
         "fencing/sql/connecting.py",
-        "if not bounds or here.dialect is not dialect:",
+        "if not bounds or mine.dialect is not dialect:",
         "if not bounds:",
         ("tests/sql/test_lending.py::test_hooks_may_ask_other_databases_and_the_same_one",),
     ),
