@@ -14,7 +14,6 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from functools import partial
-from types import BuiltinFunctionType
 from typing import Any, NamedTuple, TypeVar
 
 from fencing.kernel import process, quirks
@@ -58,11 +57,11 @@ _yield_cpu: Callable[[], object] = getattr(os, "sched_yield", partial(time.sleep
 
 
 def _give_way() -> None:
-    """Let other threads run. Where they are greenlets, which came later perhaps, ``time.sleep`` is no longer of C."""
-    if isinstance(time.sleep, BuiltinFunctionType):
-        _yield_cpu()
-    else:
+    """Let other threads run."""
+    if process.has_greenlets():
         time.sleep(0)
+    else:
+        _yield_cpu()
 
 
 _SHARED = frozenset((Sleep, Claim, GiveWay, Shielded))

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 
-from fencing.kernel import process
+from fencing.kernel import process, quirks
 from fencing.kernel.timer import LINGER_SECONDS
 from fencing.kernel.workers import Worker, stop_objects_of
 
@@ -18,6 +18,22 @@ CLOSE_SECONDS = 1.0
 
 _inherited: list[asyncio.AbstractEventLoop] = []
 """Loops of the parent process, in a forked child. To collect one would warn, and to close it would harm the parent."""
+
+
+def run_apart(loop: asyncio.AbstractEventLoop, function: Callable[[], object]) -> None:
+    """Call a function that runs a loop. Where greenlets take the place of threads, the others do not see that it runs.
+
+    Args:
+        loop: one of our own, which begins to run in ``function``.
+    """
+    if not process.has_greenlets():
+        function()
+        return
+    apart = quirks.Apart(loop)
+    try:
+        function()
+    finally:
+        apart.end()
 
 
 class LoopThread:
@@ -100,6 +116,10 @@ class LoopThread:
             while self._calls:
                 self._calls.popleft()[1]()
             return None
+        run_apart(loop, partial(self._run_on, loop))
+        return 0.0 if self._calls else None
+
+    def _run_on(self, loop: asyncio.AbstractEventLoop) -> None:
         over = self._over = Future[None]()
         try:
             self._more = asyncio.Event()
@@ -112,7 +132,6 @@ class LoopThread:
             finally:
                 loop.close()
                 over.set_result(None)
-        return 0.0 if self._calls else None
 
     async def _run(self) -> None:
         is_over = False

@@ -11,6 +11,7 @@ import time
 import weakref
 from collections.abc import Callable
 from functools import partial
+from types import BuiltinFunctionType
 from typing import Any, Generic, NoReturn, TypeVar
 
 from fencing.kernel import quirks
@@ -111,6 +112,11 @@ def _notice_fork() -> None:
             _is_remaking = False
     finally:
         _noticing.release()
+
+
+def has_greenlets() -> bool:
+    """Return whether greenlets have taken the place of threads: then ``time.sleep`` is no longer a function of C."""
+    return not isinstance(time.sleep, BuiltinFunctionType)
 
 
 T = TypeVar("T")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -78,6 +79,43 @@ def running_loop_getter() -> Callable[[], asyncio.AbstractEventLoop | None]:
     import asyncio  # here, so that a program that only uses threads does not load it
 
     return asyncio._get_running_loop
+
+
+class Apart:
+    """What greenlets share, and a loop must have for itself: which loop runs, and the hooks of async generators.
+
+    Python keeps them for each thread of the system. Where greenlets take the place of threads, a loop in one of them
+    would be the running loop of all others, and no second one could run. So while it waits in its selector, the others
+    have what they had before. It is ``asyncio._set_running_loop``, and the loop's ``_selector``. There is no fallback.
+
+    Args:
+        loop: one of Python's own, which begins to run in the greenlet that makes this.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        selector: Any = loop._selector  # type: ignore[attr-defined]
+        self._select: Callable[[float | None], Any] = selector.select
+        selector.select = self._wait
+        self._outside = self._swap((None, None, None))
+
+    def _swap(self, mine: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
+        import asyncio
+
+        others = (asyncio._get_running_loop(), *sys.get_asyncgen_hooks())
+        asyncio._set_running_loop(mine[0])
+        sys.set_asyncgen_hooks(*mine[1:])
+        return others
+
+    def _wait(self, seconds: float | None = None) -> Any:
+        mine = self._swap(self._outside)
+        try:
+            return self._select(seconds)
+        finally:
+            self._outside = self._swap(mine)
+
+    def end(self) -> None:
+        """Note that the loop runs no longer."""
+        self._swap(self._outside)
 
 
 def may_be_left_behind(task: asyncio.Task[Any]) -> None:

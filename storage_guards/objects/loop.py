@@ -17,7 +17,8 @@ import time
 from collections.abc import Coroutine
 from typing import Any, Generic, NoReturn, TypeVar
 
-from fencing.kernel.process import after_fork, pid
+from fencing.kernel.loop_thread import run_apart
+from fencing.kernel.process import after_fork, has_greenlets, pid
 from fencing.kernel.waking import SafeEvent
 from fencing.kernel.workers import DaemonThread
 from storage_guards.objects.requests import Lost
@@ -40,8 +41,8 @@ def _shared_loop() -> asyncio.AbstractEventLoop:
     pid()  # it notices a fork
     with _starting:
         if _loop is None:
-            loop = asyncio.new_event_loop()
-            DaemonThread(loop.run_forever, "object-store-guard").start()
+            loop = asyncio.SelectorEventLoop() if has_greenlets() else asyncio.new_event_loop()
+            DaemonThread(run_apart, "object-store-guard", loop, loop.run_forever).start()
             _loop = loop  # last: Ctrl-C must not leave a loop that no thread runs
         return _loop
 

@@ -61,7 +61,7 @@ def test_a_context_manager_that_was_never_entered_is_known() -> None:
 
 def test_only_these_private_attributes_of_the_standard_library_are_used() -> None:
     """The names that are looked for are those of earlier uses; others are found by reviewers."""
-    private = ("._started", "._log_destroy_pending", "asyncio._", "threading._")
+    private = ("._started", "loop._selector", "._log_destroy_pending", "asyncio._", "threading._")
     root = Path(__file__).resolve().parents[2]
     for package in ("fencing", "storage_guards"):
         for file in (root / package).rglob("*.py"):
@@ -88,6 +88,51 @@ def test_a_start_waits_with_the_given_event() -> None:
     thread.start()
     thread.join()
     assert sorted(calls) == ["set", "wait"]
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["alone", "beside another loop"])
+def test_a_loop_apart_is_not_the_running_one_of_others_while_it_waits(inside: bool) -> None:
+    """The others are what runs while the loop waits in its selector, as with greenlets."""
+    seen: list[Any] = []
+
+    def run_apart(loop: asyncio.AbstractEventLoop) -> None:
+        async def work() -> None:
+            seen.append(asyncio.get_running_loop())
+            await asyncio.sleep(0.001)
+            seen.append(asyncio.get_running_loop())
+
+        selector: Any = loop._selector  # type: ignore[attr-defined]
+        wait = selector.select
+
+        def wait_beside(seconds: float | None) -> Any:
+            seen.append((asyncio._get_running_loop(), sys.get_asyncgen_hooks()))
+            return wait(seconds)
+
+        selector.select = wait_beside
+        apart = quirks.Apart(loop)
+        try:
+            loop.run_until_complete(work())
+        finally:
+            apart.end()
+            loop.close()
+
+    async def run_inside() -> None:
+        run_apart(asyncio.SelectorEventLoop())
+        assert asyncio.get_running_loop() is outer
+
+    if inside:
+        outer = asyncio.SelectorEventLoop()
+        outer.call_soon(lambda: hooks.append(sys.get_asyncgen_hooks()))
+        hooks: list[Any] = []
+        outer.run_until_complete(run_inside())
+        outer.close()
+        assert {each for each in seen if isinstance(each, tuple)} == {(outer, hooks[0])}
+    else:
+        run_apart(asyncio.SelectorEventLoop())
+        assert {each for each in seen if isinstance(each, tuple)} == {(None, (None, None))}
+    assert len({id(each) for each in seen if not isinstance(each, tuple)}) == 1
+    assert asyncio._get_running_loop() is None
+    assert sys.get_asyncgen_hooks() == (None, None)
 
 
 class Signal(Exception):
