@@ -1,0 +1,354 @@
+"""A program whose threads are greenlets. It plays one story, and prints its name if all is right.
+
+Arguments: gevent or eventlet; first (before the library is imported) or late; the story; URLs of Redis and PostgreSQL.
+"""
+
+# ruff: noqa: E402 - the threads are replaced first
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import sys
+from typing import Any
+
+LIBRARY, WHEN, STORY, REDIS, DATABASE = sys.argv[1:]
+
+
+def replace_threads() -> None:
+    """Let greenlets take the place of threads."""
+    if LIBRARY == "gevent":
+        from gevent import monkey
+
+        monkey.patch_all()
+    else:
+        import eventlet
+
+        eventlet.monkey_patch()
+
+
+if WHEN == "first":
+    replace_threads()
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from tempfile import TemporaryDirectory
+
+import redis
+import redis.asyncio
+from obstore.store import MemoryStore
+from psycopg_pool import ConnectionPool
+from sqlalchemy import create_engine, text
+
+from fencing import (
+    AsyncRedisCoordinator,
+    LeaseLost,
+    MemoryCoordinator,
+    NotAcquired,
+    RedisCoordinator,
+    SQLCoordinator,
+    StaleFence,
+)
+from fencing.compat import RedisPyLock
+from storage_guards import FileGuard, ObjectStoreGuard, PsycopgGuard, RedisGuard, SQLAlchemyGuard
+
+if WHEN == "late":
+    replace_threads()
+
+TTL = 1.0
+
+
+def wait_until(is_so: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def together(count: int, function: Callable[[int], object]) -> None:
+    """Call a function in so many greenlets, and raise what one of them raises."""
+    errors: list[BaseException] = []
+
+    def call(number: int) -> None:
+        try:
+            function(number)
+        except BaseException as error:  # noqa: BLE001 - it is raised below
+            errors.append(error)
+
+    threads = [threading.Thread(target=call, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+def play(coordinator: Any, *, in_order: bool = False) -> None:
+    """What any coordinator does: no lost update, renewal, re-entry, and the loss of a lease."""
+    total, came, got = 0, list[int](), list[int]()
+
+    def add(number: int) -> None:
+        nonlocal total
+        if in_order:
+            wait_until(lambda: len(came) == number and (not number or waiting[0] >= number))
+        came.append(number)
+        with counted_hold() as _:
+            got.append(number)
+            read = total
+            time.sleep(0.05)
+            total = read + 1
+
+    waiting = [0]
+
+    def counted_hold() -> Any:
+        lock = coordinator.lock("total")
+        threading.Timer(0.1, lambda: waiting.__setitem__(0, waiting[0] + 1)).start()
+        return lock.hold(timeout=60)
+
+    together(8, add)
+    assert total == 8
+    assert not in_order or got == came, got
+
+    with coordinator.hold("long", timeout=60) as lease:
+        time.sleep(2.5 * TTL)
+        lease.ensure_held()
+        try:
+            coordinator.acquire("long", timeout=0.05)
+        except NotAcquired:
+            pass
+        else:
+            raise AssertionError("it was granted twice")
+
+    lock, entered = coordinator.lock("nested").reentrant(), list[str]()
+
+    def enter(_: int) -> None:
+        try:
+            with lock.hold(timeout=0.1):
+                entered.append("it is in")
+        except (NotAcquired, RuntimeError):
+            entered.append("refused")
+
+    with lock.hold(timeout=60) as outer:
+        with lock.hold(timeout=60) as inner:
+            assert inner.fence == outer.fence
+        together(1, enter)
+    assert entered == ["refused"]
+
+    lost, losses = coordinator.acquire("lost", timeout=60), list[LeaseLost]()
+    event = lost.lost
+    lost.on_lost(losses.append)
+    coordinator.force_release("lost")
+    assert event.wait(60)
+    wait_until(lambda: losses)
+    coordinator.close()
+
+
+def redis_client() -> Any:
+    return redis.Redis.from_url(REDIS)
+
+
+def memory() -> None:
+    play(MemoryCoordinator(ttl=TTL))
+
+
+def redis_() -> None:
+    play(RedisCoordinator(redis_client(), ttl=TTL), in_order=True)
+
+
+def sql() -> None:
+    coordinator = SQLCoordinator(create_engine(DATABASE), ttl=TTL)
+    coordinator.create_tables()
+    play(coordinator)
+
+
+def guards() -> None:
+    """Increments through each guard."""
+    engine = create_engine(DATABASE)
+    url = engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE totals (name text PRIMARY KEY, total int)"))
+        connection.execute(text("INSERT INTO totals VALUES ('a', 0), ('b', 0)"))
+    first = SQLAlchemyGuard(engine)
+    first.create_tables()
+    in_redis = RedisGuard(redis_client())
+    with ExitStack() as stack, ConnectionPool(url, min_size=1, max_size=4) as pool:
+        files = FileGuard(stack.enter_context(TemporaryDirectory()))
+        second: Any = PsycopgGuard(pool)
+        coordinator = RedisCoordinator(redis_client(), ttl=TTL)
+
+        def add(_: int) -> None:
+            with coordinator.hold("a", timeout=60) as lease:
+                first.claim(lease)
+                with first.begin(lease) as connection:
+                    read = connection.execute(text("SELECT total FROM totals WHERE name = 'a'")).scalar_one()
+                    time.sleep(0.01)
+                    connection.execute(text("UPDATE totals SET total = :t WHERE name = 'a'"), {"t": read + 1})
+            with coordinator.hold("b", timeout=60) as lease:
+                second.claim(lease)
+                with second.begin(lease) as connection:
+                    (read,) = connection.execute("SELECT total FROM totals WHERE name = 'b'").fetchone()
+                    time.sleep(0.01)
+                    connection.execute("UPDATE totals SET total = %s WHERE name = 'b'", [read + 1])
+            with coordinator.hold("c", timeout=60) as lease:
+                in_redis.claim(lease)
+                files.claim(lease)
+                files.write(lease, str(int(files.read("c") or b"0") + 1).encode())
+
+        together(6, add)
+        with engine.begin() as connection:
+            rows = connection.execute(text("SELECT total FROM totals ORDER BY name")).scalars().all()
+        assert rows == [6, 6], rows
+        assert files.read("c") == b"6"
+        assert in_redis.mark("c") is not None
+    engine.dispose()
+
+
+def late_holder() -> None:
+    """A holder is paused in its transaction; the next one claims meanwhile, and waits at the database."""
+    engine = create_engine(DATABASE)
+    guard = SQLAlchemyGuard(engine)
+    guard.create_tables()
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE late (total int)"))
+        connection.execute(text("INSERT INTO late VALUES (100)"))
+    coordinator, said = RedisCoordinator(redis_client(), ttl=TTL, guards=[guard]), list[str]()
+
+    def pause(_: int) -> None:
+        lease = coordinator.acquire("late", timeout=60)
+        guard.claim(lease)
+        fence = lease.fence
+        coordinator.force_release("late")
+        said.append("released")
+        wait_until(lambda: "claimed" in said)
+        try:
+            with guard.begin(fence) as connection:
+                connection.execute(text("UPDATE late SET total = 110"))
+        except StaleFence:
+            said.append("refused")
+
+    def follow(_: int) -> None:
+        wait_until(lambda: "released" in said)
+        with coordinator.hold("late", timeout=60) as lease:
+            said.append("claimed")
+            wait_until(lambda: "refused" in said)
+            with guard.begin(lease) as connection:
+                connection.execute(text("UPDATE late SET total = total + 5"))
+
+    together(2, lambda number: (pause, follow)[number](number))
+    with engine.begin() as connection:
+        assert connection.execute(text("SELECT total FROM late")).scalar_one() == 105
+    engine.dispose()
+
+
+def compat() -> None:
+    """One lock object of redis-py's interface for all greenlets: each has its own token."""
+    client, total = redis_client(), 0
+    lock: Any = RedisPyLock(client, "shared", timeout=TTL)
+
+    def add(_: int) -> None:
+        nonlocal total
+        with lock:
+            read = total
+            time.sleep(0.02)
+            total = read + 1
+
+    together(6, add)
+    assert total == 6
+    assert lock.acquire()
+    owned = []
+    together(1, lambda _: owned.append(lock.local.token))
+    assert owned == [None]
+    lock.release()
+
+
+def async_lease() -> None:
+    """asyncio in one greenlet, and the loop that renews in another."""
+
+    async def main() -> None:
+        client = redis.asyncio.Redis.from_url(REDIS)
+        coordinator, total = AsyncRedisCoordinator(client, ttl=TTL), 0
+
+        async def add() -> None:
+            nonlocal total
+            async with coordinator.hold("total", timeout=60):
+                read = total
+                await asyncio.sleep(0.02)
+                total = read + 1
+
+        await asyncio.gather(*[add() for _ in range(6)])
+        assert total == 6
+        async with coordinator.hold("long", timeout=60) as lease:
+            await asyncio.sleep(2.5 * TTL)
+            lease.ensure_held()
+        await coordinator.close()
+        await client.aclose()
+
+    asyncio.run(main())
+
+
+def objects() -> None:
+    """The loop of the object-store guard is not that of other greenlets."""
+    guard = ObjectStoreGuard(MemoryStore())
+    coordinator = MemoryCoordinator(ttl=TTL)
+
+    def add(_: int) -> None:
+        with coordinator.hold("total", timeout=60) as lease:
+            guard.claim(lease)
+            found = guard.get("total")
+            guard.write(lease, "total", str(1 + (0 if found is None else int(found.data))).encode())
+
+    together(4, add)
+    found = guard.get("total")
+    assert found is not None
+    assert found.data == b"4"
+
+    async def wait() -> str:
+        await asyncio.sleep(0.01)
+        return "waited"
+
+    assert asyncio.run(wait()) == "waited"
+
+
+def limits() -> None:
+    """Time limits of the library's own, and greenlets that are killed: no lock stays taken."""
+    module: Any = __import__(LIBRARY)
+    coordinator = RedisCoordinator(redis_client(), ttl=TTL)
+    first = coordinator.acquire("limited", timeout=60)
+    try:
+        with module.Timeout(0.3):
+            coordinator.acquire("limited", timeout=60)
+    except module.Timeout:
+        pass
+    else:
+        raise AssertionError("it was granted twice")
+    for _ in range(5):
+        waiter = module.spawn(coordinator.acquire, "limited", 60)
+        time.sleep(0.05)
+        waiter.kill()
+    first.release()
+    for number in range(50):  # at any step
+        waiter = module.spawn(coordinator.acquire, "limited", 60)
+        time.sleep(number * 0.00005)
+        waiter.kill()
+        del waiter
+    coordinator.acquire("limited", timeout=60).release()
+
+    def hold() -> None:
+        with coordinator.hold("limited", timeout=60):
+            time.sleep(3600)
+
+    holder = module.spawn(hold)
+    wait_until(lambda: coordinator.holder("limited") is not None)
+    holder.kill()
+    wait_until(lambda: coordinator.holder("limited") is None)
+
+
+if __name__ == "__main__":
+    faulthandler.dump_traceback_later(100, exit=True)
+    globals()["redis_" if STORY == "redis" else STORY]()
+    print(f"{STORY}: played", flush=True)
+    os._exit(0)

@@ -1,0 +1,27 @@
+"""eventlet: after ``monkey_patch()``, locks, waits in order, renewal and guards work, before or after the import.
+
+gunicorn 27 has no workers of eventlet any more.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from examples.servers import RedisServer
+from tests.runtimes import greenlets
+
+pytestmark = pytest.mark.thorough
+
+
+@pytest.mark.parametrize("when", ["first", "late"])
+@pytest.mark.parametrize("story", greenlets.STORIES)
+def test_a_story(when: str, story: str, any_redis: RedisServer, postgres_url: str) -> None:
+    greenlets.require("eventlet")
+    assert greenlets.play("eventlet", when, story, any_redis, postgres_url) == f"{story}: played\n"
+
+
+def test_celery(any_redis: RedisServer, postgres_url: str, tmp_path: Path) -> None:
+    greenlets.require("eventlet", "celery")
+    greenlets.run_celery("eventlet", any_redis, postgres_url, tmp_path)
