@@ -8,7 +8,6 @@ each fence, and refuses a check where the storage has an older one.
 from __future__ import annotations
 
 import os
-import threading
 from binascii import b2a_base64
 from collections import OrderedDict
 from collections.abc import Container, Mapping
@@ -18,6 +17,7 @@ from weakref import WeakKeyDictionary
 from fencing.kernel.errors import UnclaimedFence
 from fencing.kernel.fence import Fence, HasFence, Mark
 from fencing.kernel.process import after_fork
+from fencing.kernel.waking import safe_lock
 
 REMEMBERED_WRITES = 16
 """How many of its last writes a mark remembers, in every guard."""
@@ -46,13 +46,13 @@ class Acknowledged(NamedTuple):
 
 _Key = tuple[object, ...]
 
-_lock = threading.RLock()  # reentrant: a signal handler may use a guard, too
+_lock = safe_lock()  # reentrant: a signal handler may use a guard, too
 _of_leases: WeakKeyDictionary[Any, dict[_Key, Acknowledged]] = WeakKeyDictionary()
 
 
 def _in_child() -> None:
     global _lock
-    _lock = threading.RLock()
+    _lock = safe_lock()
 
 
 after_fork(_in_child)

@@ -12,7 +12,6 @@ late: it is handed the next object, before all that came after it. Tasks are ser
 
 from __future__ import annotations
 
-import threading
 import time
 import weakref
 from collections import deque
@@ -22,7 +21,7 @@ from typing import Generic, Protocol, TypeVar
 from fencing.kernel import process
 from fencing.kernel.effects import Plan, run, run_async
 from fencing.kernel.retry import NoReply
-from fencing.kernel.waking import LOST_WAKE_SECONDS, TaskWake, Wake
+from fencing.kernel.waking import LOST_WAKE_SECONDS, TaskWake, Wake, safe_lock
 
 MOST_RECHECK_SECONDS = 1.0
 """How long a task waits at most before it looks again, however many others wait."""
@@ -63,7 +62,7 @@ class _Lending(Generic[T]):
         self.free: deque[T] = deque()
         self._seekers: deque[_Seeker[T]] = deque()
         self._made: set[weakref.ref[T]] = set()  # weak: what an interruption took from its call is collected
-        self._lock = threading.RLock()
+        self._lock = safe_lock()
 
     def made(self) -> list[T]:
         """Return all objects that exist, free ones and lent ones."""

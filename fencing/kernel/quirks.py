@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import asyncio
 
-SEEN = ("3.11", "3.13")
+SEEN = ("3.11", "3.15")
 """The oldest and the newest version of CPython in which all of these were checked."""
 
 
@@ -45,6 +45,11 @@ def start(thread: threading.Thread) -> None:
     if interruption is not None:
         raise interruption
 
+
+SKIPS_EXIT = sys.version_info[:2] == (3, 14)
+"""Whether ``with`` of a manager of C, such as a lock, skips ``__exit__`` if a signal handler raises as ``__enter__``
+returns: https://github.com/python/cpython/issues/148874. One whose ``__enter__`` is Python code
+is not concerned."""
 
 SHUTDOWN = "can't create new thread at interpreter shutdown"
 """What starting a thread says, from Python 3.12 on, as soon as the main thread has ended, also in ``atexit`` functions:

@@ -6,10 +6,10 @@ import heapq
 import itertools
 import logging
 import math
-import threading
 from collections.abc import Callable
 
 from fencing.kernel import process
+from fencing.kernel.waking import safe_lock
 from fencing.kernel.workers import Worker
 
 logger = logging.getLogger("fencing")
@@ -34,7 +34,7 @@ class Timer:
 
     def _reset(self) -> None:
         self._heap: list[tuple[float, int, Callback, Callable[[], bool]]] = []
-        self._lock = threading.RLock()  # reentrant: a destructor that runs here may take a lock of ours
+        self._lock = safe_lock()  # reentrant: a destructor that runs here may take a lock of ours
         self._is_idle = False  # no call was wanted a while ago
         self._rechecks_at = math.inf  # when the thread checks the calls again; infinity: it may have ended
 

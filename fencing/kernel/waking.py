@@ -1,8 +1,8 @@
 """Waiting and waking that no interruption can break.
 
 A signal handler may raise between any two steps of Python code. ``threading.Condition``, and all that is built on it,
-takes its lock in Python code: an exception there leaves the lock taken for ever. Only a lock of C as the target of
-``with`` is safe, and the calls of this module, which need no such lock.
+takes its lock in Python code: an exception there leaves the lock taken for ever. Only ``with safe_lock()`` is safe, and
+the calls of this module, which need no such lock.
 """
 
 from __future__ import annotations
@@ -25,6 +25,29 @@ LOST_WAKE_SECONDS = 0.05
 RECHECK_SECONDS = 0.25
 """How long a thread waits at a stretch. In between, Python raises what another thread has thrown into this one, by
 ``PyThreadState_SetAsyncExc``, as time-out tools do."""
+
+
+class SafeLock(type(threading.RLock())):  # type: ignore[misc]
+    """A reentrant lock for ``with`` where Python skips the end of the block: see ``quirks.SKIPS_EXIT``.
+
+    Its ``__exit__`` is that of C, which no exception can precede.
+    """
+
+    def __enter__(self) -> bool:
+        try:
+            self.acquire()
+        except BaseException:
+            try:
+                self.release()  # the first call: an exception comes before it or after it
+            except RuntimeError:
+                pass  # it was interrupted as it waited
+            raise
+        return True
+
+
+def safe_lock() -> threading.RLock:
+    """Return a reentrant lock: no exception of a signal handler leaves it taken by ``with``."""
+    return SafeLock() if quirks.SKIPS_EXIT else threading.RLock()
 
 
 class Wake:

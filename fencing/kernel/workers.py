@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from fencing.kernel import process, quirks
-from fencing.kernel.waking import LOST_WAKE_SECONDS, SafeEvent, Wake
+from fencing.kernel.waking import LOST_WAKE_SECONDS, SafeEvent, Wake, safe_lock
 
 logger = logging.getLogger("fencing")
 
@@ -96,7 +96,7 @@ class Worker:
         process.after_fork(self._reset)
 
     def _reset(self) -> None:
-        self._lock = threading.RLock()  # reentrant: a destructor or a signal handler that runs here may wake it, too
+        self._lock = safe_lock()  # reentrant: a destructor or a signal handler that runs here may wake it, too
         self._wake = Wake()
         self._threads: set[threading.Thread] = set()
         self._kind = threading.Lock

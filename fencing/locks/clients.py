@@ -6,11 +6,11 @@ A backend is imported when a client of its service is first used.
 from __future__ import annotations
 
 import importlib
-import threading
 import weakref
 from typing import Any, Protocol
 
 from fencing.kernel import process
+from fencing.kernel.waking import safe_lock
 from fencing.locks.coordinator import CoordinatorBase
 
 _COORDINATORS = {
@@ -61,7 +61,7 @@ class _Shared:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
+        self._lock = safe_lock()
         self._made: weakref.WeakKeyDictionary[Any, CoordinatorBase] = weakref.WeakKeyDictionary()
 
     def get(self, client: Any, kind: Any) -> CoordinatorBase:
@@ -80,7 +80,7 @@ class _Shared:
             return made
 
     def remake_lock(self) -> None:
-        self._lock = threading.RLock()
+        self._lock = safe_lock()
 
 
 _shared = _Shared()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from typing import Any, Literal, Protocol
 
 from fencing.kernel import process
 from fencing.kernel.fence import Fence
+from fencing.kernel.waking import safe_lock
 from fencing.locks.settings import Settings
 
 End = Literal["released", "detached", "abandoned", "reclaimed"]
@@ -280,7 +280,7 @@ def _merged(requests: list[TtlRequest]) -> list[TtlRequest]:
 
 def _remake_lock() -> None:
     global _lock
-    _lock = threading.RLock()  # reentrant: a signal handler that runs here may renew a lease
+    _lock = safe_lock()  # reentrant: a signal handler that runs here may renew a lease
 
 
 _remake_lock()

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import math
-import threading
 from collections import deque
 from collections.abc import Iterable
 
+from fencing.kernel.waking import safe_lock
 from fencing.kernel.workers import Worker
 from fencing.locks.holding import Holding
 from fencing.locks.settings import TICKS_PER_TTL
@@ -83,7 +83,7 @@ class ThreadLane(Lane):
 
     def __init__(self, tick_seconds: float) -> None:
         super().__init__(tick_seconds)
-        self.lock = threading.RLock()
+        self.lock = safe_lock()
         self.running = 0
         self.worker = Worker("fencing-renewal")
         self.others = Worker("fencing-renewal", MOST_AT_ONCE - 1)

@@ -15,7 +15,7 @@ from fencing.kernel import process
 from fencing.kernel.effects import Plan, run
 from fencing.kernel.errors import FencingError, LeaseLost, LossReason, OutcomeUnknown, StaleFence
 from fencing.kernel.fence import Fence, new_token
-from fencing.kernel.waking import SafeEvent
+from fencing.kernel.waking import SafeEvent, safe_lock
 from fencing.locks import plans
 from fencing.locks.backend import Backend
 from fencing.locks.callbacks import call_in_thread
@@ -316,7 +316,7 @@ class Lease(LeaseBase):
     __module__ = "fencing"
 
     def __init__(self, backend: Backend, holding: Holding) -> None:
-        self._releasing = threading.RLock()  # reentrant: a signal handler may release the lease
+        self._releasing = safe_lock()  # reentrant: a signal handler may release the lease
         LeaseBase.__init__(self, backend, holding)  # super() would take longer
 
     @property

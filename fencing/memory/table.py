@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 from fencing.kernel import process
 from fencing.kernel.fence import Fence
+from fencing.kernel.waking import safe_lock
 from fencing.locks.backend import Holder, Taken, next_number
 from fencing.locks.listing import Pattern
 
@@ -65,7 +65,7 @@ class LockTable:
         process.after_fork(self._remake_lock)
 
     def _remake_lock(self) -> None:
-        self._lock = threading.RLock()  # reentrant: a destructor may release a lease at any moment
+        self._lock = safe_lock()  # reentrant: a destructor may release a lease at any moment
 
     def __repr__(self) -> str:
         return f"<LockTable of {len(self._held)} locks>"

@@ -8,7 +8,6 @@ handles them.
 from __future__ import annotations
 
 import math
-import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -22,7 +21,7 @@ from fencing.kernel.errors import CoordinatorUnavailable, FencingError
 from fencing.kernel.interruptions import raise_interruption
 from fencing.kernel.retry import NoReply
 from fencing.kernel.timer import timer
-from fencing.kernel.waking import Turns, Wake
+from fencing.kernel.waking import Turns, Wake, safe_lock
 from fencing.kernel.workers import DaemonThread
 from fencing.locks.waiting import Enlist, Leave, Wait
 from fencing.redis import quirks
@@ -119,7 +118,7 @@ class Listener:
         process.after_fork(self._after_fork)
 
     def _reset(self) -> None:
-        self._lock = threading.RLock()
+        self._lock = safe_lock()
         self._connecting = Turns()
         self._waiters = Waiters(self._clock, self._call_at)
 

@@ -6,14 +6,13 @@ and closes it a few seconds after the last one has gone. Until it is open, and w
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
 from fencing.kernel import process
 from fencing.kernel.timer import timer
-from fencing.kernel.waking import Wake
+from fencing.kernel.waking import Wake, safe_lock
 from fencing.kernel.workers import DaemonThread
 from fencing.locks.waiting import Enlist, Leave, Wait
 from fencing.sql.notifications import Undelivered, keep_alive, new_probe, wait_received
@@ -41,7 +40,7 @@ class Listener:
         process.after_fork(self._reset_in_child)
 
     def _reset(self) -> None:
-        self._lock = threading.RLock()
+        self._lock = safe_lock()
         self._waiters = Waiters(process.now)
         self._is_running = False  # there is a thread
         self._connection: OwnConnection | None = None

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import threading
 from collections.abc import Callable
+
+from fencing.kernel.waking import safe_lock
 
 Callback = Callable[[], object]
 
@@ -24,7 +25,7 @@ class ManualClock:
         self._now = start
         self._calls: list[tuple[float, int, Callback, Callable[[], bool]]] = []
         self._order = itertools.count()
-        self._lock = threading.RLock()
+        self._lock = safe_lock()
 
     def __call__(self) -> float:
         """Return the seconds that it shows."""

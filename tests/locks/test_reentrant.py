@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import inspect
 from typing import Any
 
 import pytest
@@ -36,7 +36,7 @@ def counted(coordinator: Any) -> list[str]:
         operations.append(effect.operation)
         return await perform(effect)
 
-    coordinator._backend.perform = counting_async if asyncio.iscoroutinefunction(perform) else counting
+    coordinator._backend.perform = counting_async if inspect.iscoroutinefunction(perform) else counting
     return operations
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,7 +14,7 @@ from fencing.kernel.interruptions import raise_interruption
 from fencing.kernel.lending import Pool
 from fencing.kernel.opening import Openings
 from fencing.kernel.retry import LEAST_SECONDS, NoReply
-from fencing.kernel.waking import Turns, Wake
+from fencing.kernel.waking import Turns, Wake, safe_lock
 from fencing.redis import quirks
 from fencing.redis.calls import ASKING, CLUSTER_SLOTS, Call, Calls, NodeCall, by_text
 from fencing.redis.client import Connections
@@ -146,7 +145,7 @@ class ClusterConnections:
         process.after_fork(self._reset)
 
     def _reset(self) -> None:
-        self._lock = threading.RLock()
+        self._lock = safe_lock()
         self._asking = Turns()
 
     def node(self, address: Address) -> NodeConnections:

@@ -19,7 +19,7 @@ from fencing.kernel.errors import CoordinatorUnavailable, FencingError
 from fencing.kernel.interruptions import raise_interruption
 from fencing.kernel.retry import NoReply
 from fencing.kernel.timer import timer
-from fencing.kernel.waking import LOST_WAKE_SECONDS, Turns, Wake
+from fencing.kernel.waking import LOST_WAKE_SECONDS, Turns, Wake, safe_lock
 from fencing.kernel.workers import DaemonThread
 from fencing.locks.waiting import Enlist, Leave, Wait
 from fencing.redis import quirks
@@ -63,7 +63,7 @@ class ClusterListener:
         process.after_fork(self._after_fork)
 
     def _reset(self) -> None:
-        self._lock = threading.RLock()
+        self._lock = safe_lock()
         self._connecting = Turns()
         self._subscriptions = Subscriptions(partial(Waiters, self._clock, self._call_at))
         self._nodes = {}
