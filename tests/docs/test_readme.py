@@ -16,6 +16,7 @@ from sqlalchemy import Engine, create_engine, text
 
 from examples.servers import RedisServer
 from fencing import Fence, RedisCoordinator, StaleFence
+from fencing.kernel import quirks
 from fencing.kernel.fence import new_token
 from storage_guards import SQLAlchemyGuard
 
@@ -106,8 +107,9 @@ def test_the_example_enters_the_files_that_a_page_lists(any_redis: RedisServer, 
         close(names)
     page = (ROOT / "docs/internals/architecture.md").read_text("utf-8")
     section = page.split("## The way of a call")[1].split("## ")[0]
-    assert list(files) == re.findall(r"^\| `(.*?)` \|", section, re.MULTILINE)
-    assert len(files) <= 35
+    entered = [file for file in files if not (quirks.SKIPS_EXIT and file == "fencing/kernel/waking.py")]  # safe_lock()
+    assert entered == re.findall(r"^\| `(.*?)` \|", section, re.MULTILINE)
+    assert len(entered) <= 35
 
 
 def test_the_example_has_fifteen_lines() -> None:

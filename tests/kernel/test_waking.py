@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from fencing.kernel.waking import TaskWake
+from fencing.kernel.waking import SafeLock, TaskWake, safe_lock
 
 
 def test_a_task_is_woken_before_its_wait_and_during_it() -> None:
@@ -42,3 +42,30 @@ def test_a_cancelled_wait_leaves_no_timer_and_may_be_repeated() -> None:
         await again
 
     asyncio.run(asyncio.wait_for(story(), 30))
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+@pytest.mark.parametrize("make", [SafeLock, safe_lock])
+def test_an_interrupted_with_leaves_the_lock_as_it_was(make: Callable[[], Any], depth: int) -> None:
+    """As a signal handler raises it: where the call of C that takes the lock returns."""
+    lock = make()
+    for _ in range(depth):
+        lock.acquire()
+
+    def profile(frame: FrameType, event: str, argument: object) -> None:
+        if event == "c_return" and getattr(argument, "__name__", "") in ("acquire", "__enter__"):
+            raise KeyError
+
+    sys.setprofile(profile)
+    try:
+        with suppress(KeyError), lock:
+            pass
+    finally:
+        sys.setprofile(None)
+    other: list[bool] = []
+    thread = threading.Thread(target=lambda: other.append(lock.acquire(blocking=False)))
+    thread.start()
+    thread.join()
+    assert other == [depth == 0]
+    for _ in range(depth):
+        lock.release()

@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from fencing.kernel import workers
+from fencing.kernel import quirks, workers
 from fencing.kernel.workers import DaemonThread, PerLoop, Worker
 from tests.support import wait_until
 from tests.support.every_step import at_every_step
@@ -279,6 +279,9 @@ FILES = ("fencing/kernel/workers.py", "fencing/kernel/waking.py", "fencing/kerne
 
 
 @pytest.mark.thorough
+@pytest.mark.skipif(
+    quirks.SKIPS_EXIT, reason="an interrupted start of a thread leaves a lock of Python's own threading taken on 3.14"
+)
 def test_an_interruption_at_any_line_of_the_start_leaves_a_worker_that_works() -> None:
     numbers = itertools.count()
     for line in range(1, 1000):

@@ -115,7 +115,7 @@ def locks_of(everything: Everything, lease: Any) -> list[Any]:
         everything.redis._backend._connections._pool,
         everything.redis._backend._listener,
     ]
-    found = [value for owner in owners for value in vars(owner).values() if type(value) in LOCKS]
+    found = [value for owner in owners for value in vars(owner).values() if isinstance(value, LOCKS)]
     assert len(found) >= len(owners), "each of them has one"
     return found
 

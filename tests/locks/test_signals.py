@@ -9,8 +9,14 @@ from pathlib import Path
 import pytest
 
 from examples.servers import RedisServer
+from fencing.kernel import quirks
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+pytestmark = pytest.mark.skipif(
+    quirks.SKIPS_EXIT, reason="an interrupted start of a thread leaves a lock of Python's own threading taken on 3.14"
+)
 
 
 def storm(url: str, seconds: float, names: str = "") -> int:
