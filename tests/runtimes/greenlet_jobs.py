@@ -18,8 +18,8 @@ from sqlalchemy import create_engine, text
 from fencing import RedisCoordinator
 from storage_guards import SQLAlchemyGuard
 
-TTL = 1.0
-LONG_SECONDS = 1.5
+TTL = 3.0
+LONG_SECONDS = 4.0
 """How long a job takes that needs its lease to be renewed."""
 
 

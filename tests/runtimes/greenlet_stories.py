@@ -53,12 +53,13 @@ from fencing import (
     StaleFence,
 )
 from fencing.compat import RedisPyLock
+from fencing.redis.keys import keys_of
 from storage_guards import FileGuard, ObjectStoreGuard, PsycopgGuard, RedisGuard, SQLAlchemyGuard
 
 if WHEN == "late":
     replace_threads()
 
-TTL = 1.0
+TTL = 3.0
 
 
 def wait_until(is_so: Callable[[], object]) -> None:
@@ -87,35 +88,50 @@ def together(count: int, function: Callable[[int], object]) -> None:
         raise errors[0]
 
 
-def play(coordinator: Any, *, in_order: bool = False) -> None:
-    """What any coordinator does: no lost update, renewal, re-entry, and the loss of a lease."""
-    total, came, got = 0, list[int](), list[int]()
+def renewed(lease: Any) -> None:
+    """Wait until the lease has been renewed, and has lasted for longer than a ttl."""
+    ends, renewals, before = time.monotonic() + TTL, 0, lease.remaining()
+    while renewals == 0 or time.monotonic() < ends:
+        time.sleep(0.01)
+        left = lease.remaining()
+        renewals, before = renewals + (left > before), left
+        lease.ensure_held()
 
-    def add(number: int) -> None:
-        nonlocal total
-        if in_order:
-            wait_until(lambda: len(came) == number and (not number or waiting[0] >= number))
-        came.append(number)
-        with counted_hold() as _:
+
+def play_in_order(coordinator: Any, queued: Callable[[], int]) -> None:
+    """Waiters get the lock in the order in which they came."""
+    got, lease, threads = list[int](), coordinator.acquire("turns", timeout=60), []
+
+    def take(number: int) -> None:
+        with coordinator.hold("turns", timeout=60):
             got.append(number)
+
+    for number in range(6):
+        threads.append(threading.Thread(target=take, args=(number,)))
+        threads[-1].start()
+        wait_until(lambda: queued() == len(threads))
+    lease.release()
+    for thread in threads:
+        thread.join()
+    assert got == list(range(6)), got
+
+
+def play(coordinator: Any) -> None:
+    """What any coordinator does: no lost update, renewal, re-entry, and the loss of a lease."""
+    total = 0
+
+    def add(_: int) -> None:
+        nonlocal total
+        with coordinator.hold("total", timeout=60):
             read = total
             time.sleep(0.05)
             total = read + 1
 
-    waiting = [0]
-
-    def counted_hold() -> Any:
-        lock = coordinator.lock("total")
-        threading.Timer(0.1, lambda: waiting.__setitem__(0, waiting[0] + 1)).start()
-        return lock.hold(timeout=60)
-
     together(8, add)
     assert total == 8
-    assert not in_order or got == came, got
 
     with coordinator.hold("long", timeout=60) as lease:
-        time.sleep(2.5 * TTL)
-        lease.ensure_held()
+        renewed(lease)
         try:
             coordinator.acquire("long", timeout=0.05)
         except NotAcquired:
@@ -156,7 +172,9 @@ def memory() -> None:
 
 
 def redis_() -> None:
-    play(RedisCoordinator(redis_client(), ttl=TTL), in_order=True)
+    coordinator, client = RedisCoordinator(redis_client(), ttl=TTL), redis_client()
+    play_in_order(coordinator, lambda: client.zcard(keys_of("turns").queue))
+    play(coordinator)
 
 
 def sql() -> None:
@@ -282,7 +300,7 @@ def async_lease() -> None:
         await asyncio.gather(*[add() for _ in range(6)])
         assert total == 6
         async with coordinator.hold("long", timeout=60) as lease:
-            await asyncio.sleep(2.5 * TTL)
+            await asyncio.sleep(1.3 * TTL)
             lease.ensure_held()
         await coordinator.close()
         await client.aclose()
