@@ -13,6 +13,8 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
+from fencing.kernel import quirks
+
 # Where greenlets take the place of threads, ``threading.Event`` may be another class, whose waits are not ours to wake.
 if TYPE_CHECKING:
     _Event = threading.Event
