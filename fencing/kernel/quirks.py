@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import asyncio
 
-SEEN = ("3.11", "3.15")
+SEEN = ("3.11", "3.13")
 """The oldest and the newest version of CPython in which all of these were checked."""
 
 
