@@ -11,11 +11,11 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Literal, NoReturn, Self, cast
 
-from fencing.kernel import process
+from fencing.kernel import process, quirks
 from fencing.kernel.effects import Plan, run
 from fencing.kernel.errors import FencingError, LeaseLost, LossReason, OutcomeUnknown, StaleFence
 from fencing.kernel.fence import Fence, new_token
-from fencing.kernel.waking import SafeEvent, safe_lock
+from fencing.kernel.waking import SafeEvent, SafeLock
 from fencing.locks import plans
 from fencing.locks.backend import Backend
 from fencing.locks.callbacks import call_in_thread
@@ -316,7 +316,8 @@ class Lease(LeaseBase):
     __module__ = "fencing"
 
     def __init__(self, backend: Backend, holding: Holding) -> None:
-        self._releasing = safe_lock()  # reentrant: a signal handler may release the lease
+        # Reentrant: a signal handler may release the lease. safe_lock() would be a call more for each lease.
+        self._releasing = SafeLock() if quirks.SKIPS_EXIT else threading.RLock()
         LeaseBase.__init__(self, backend, holding)  # super() would take longer
 
     @property

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import time
 import uuid
@@ -24,7 +23,7 @@ from fencing import (
 from storage_guards import AsyncHTTPGuard, HTTPGuard
 from storage_guards.http import Problem, header_of, problem_of
 from storage_guards.http.problems import UNKNOWN_TOKEN, error_of
-from tests.support.forks import fork_unnoticed, in_child
+from tests.support.forks import in_child
 from tests.support.http_servers import HTTPSide, ScriptedService, Service
 from tests.support.servers import Proxy
 
@@ -250,8 +249,7 @@ def test_an_acknowledged_write_without_a_number_is_not_believed(acknowledged: by
     assert error_of(412, "application/problem+json", body, [MINE]) is None
 
 
-@pytest.mark.parametrize("fork", [os.fork, fork_unnoticed])
-def test_a_client_that_was_used_before_a_fork_is_refused(scripted: Scripted, fork: Callable[[], int]) -> None:
+def test_a_client_that_was_used_before_a_fork_is_refused(scripted: Scripted) -> None:
     """Both processes would read the replies on one connection, and take each other's."""
     service = scripted(reply("200 OK", b'{"claimed": {"r": 5}}'))
     with httpx2.Client() as client:
@@ -262,5 +260,5 @@ def test_a_client_that_was_used_before_a_fork_is_refused(scripted: Scripted, for
             with pytest.raises(GuardNotEnforceable, match="in each process"):
                 guard.claim(MINE)
 
-        in_child(check, fork)
+        in_child(check)
         guard.claim(MINE)

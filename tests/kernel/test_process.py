@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from fencing.kernel import process
-from tests.support.forks import fork_unnoticed, in_child
+from tests.support.forks import run_with_unnoticed_forks
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -101,35 +101,72 @@ def test_a_program_ends_without_output(program: str) -> None:
 
 
 def test_a_fork_of_which_python_was_not_told_is_noticed_once() -> None:
-    remade = Remade()
+    """By all threads of the child; and what is remade may ask for the id."""
+    said = run_with_unnoticed_forks("""
+from fencing.kernel import process
 
-    def check() -> None:
-        assert remade.times == 0
-        threads = [threading.Thread(target=process.pid) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        assert process.pid() == os.getpid()
-        for thread in threads:
-            thread.join()
-        assert remade.times == 1
+remade, seen = [], []
 
-    in_child(check, fork_unnoticed)
-    assert remade.times == 0
+def remake():
+    remade.append(process.pid())
+    time.sleep(0.2)  # the other threads ask meanwhile
+
+def ask():
+    process.pid()
+    seen.append(list(remade))
+
+def check():
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert seen == [[os.getpid()]] * 4, seen
+    print("noticed")
+
+process.after_fork(remake)
+in_child(check)
+assert remade == []
+""")
+    assert said == "noticed\n"
 
 
-def test_what_is_remade_may_ask_for_the_id() -> None:
-    found: list[int] = []
+def test_each_way_into_the_library_notices_such_a_fork(tmp_path: Path) -> None:
+    said = run_with_unnoticed_forks(
+        """
+import asyncio
+from sqlalchemy import create_engine
+from fencing import FencedLock, MemoryCoordinator
+from fencing.kernel import process
+from fencing.kernel.effects import run, run_async
+from storage_guards import SQLAlchemyGuard
 
-    def ask() -> None:
-        found.append(process.pid())
+def plan():
+    return True
+    yield
 
-    process.after_fork(ask)
+async def nothing(effect): ...
 
-    def check() -> None:
-        assert process.pid() == os.getpid()
-        assert found == [os.getpid()]
-
-    try:
-        in_child(check, fork_unnoticed)
-    finally:
-        process._remakes.popitem()
+engine = create_engine("sqlite:///" + sys.argv[1])
+guard = SQLAlchemyGuard(engine)
+guard.create_tables()
+coordinator = MemoryCoordinator(ttl=10)
+ways = {
+    "a plan": lambda: run(plan(), nothing),
+    "an async plan": lambda: asyncio.run(run_async(plan(), nothing)),
+    "a guard": lambda: guard.mark("r"),
+    "a lock of a client": lambda: FencedLock(engine, "r"),
+    "a coordinator": lambda: coordinator.holder("r"),
+}
+for name, use in ways.items():
+    def check():
+        remade = []
+        process.after_fork(lambda: remade.append(True))
+        use()
+        assert remade, name
+        print(name)
+    in_child(check)
+""",
+        str(tmp_path / "data.db"),
+    )
+    assert len(said.splitlines()) == 5

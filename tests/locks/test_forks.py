@@ -6,7 +6,6 @@ import faulthandler
 import os
 import threading
 from collections.abc import Callable
-from contextlib import closing
 from functools import partial
 from typing import Any
 
@@ -14,13 +13,13 @@ import pytest
 import redis
 
 from examples.servers import RedisServer
-from fencing import Fence, FencedLock, MemoryCoordinator, NotAcquired, RedisCoordinator
+from fencing import Fence, FencedLock, MemoryCoordinator, RedisCoordinator
 from fencing.kernel import process
 from fencing.kernel.timer import timer
 from fencing.locks import callbacks, clients
 from fencing.locks.callbacks import call_in_thread
 from storage_guards import MemoryGuard
-from tests.support.forks import fork_unnoticed, in_child
+from tests.support.forks import in_child, run_with_unnoticed_forks
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 
@@ -123,8 +122,7 @@ def locks_of(everything: Everything, lease: Any) -> list[Any]:
 LOCKS = (type(threading.Lock()), type(threading.RLock()))
 
 
-@pytest.mark.parametrize("fork", [os.fork, fork_unnoticed])
-def test_a_fork_while_a_thread_holds_every_lock(any_redis: RedisServer, fork: Callable[[], int]) -> None:
+def test_a_fork_while_a_thread_holds_every_lock(any_redis: RedisServer) -> None:
     everything = Everything(any_redis.url)
     everything.use()
     lease = everything.redis.acquire("leased")
@@ -150,7 +148,7 @@ def test_a_fork_while_a_thread_holds_every_lock(any_redis: RedisServer, fork: Ca
 
     try:
         assert held.wait(20)
-        in_child(check, fork)
+        in_child(check)
     finally:
         ended.set()
         thread.join()
@@ -160,16 +158,24 @@ def test_a_fork_while_a_thread_holds_every_lock(any_redis: RedisServer, fork: Ca
 def test_two_children_of_which_python_was_not_told_are_two_holders(any_redis: RedisServer) -> None:
     """As two workers of uWSGI. Tokens are made in advance: with the same one, the second request for the lock would be
     a repetition of the first, and both would have the same fence."""
-    with closing(redis.Redis.from_url(any_redis.url)) as client:
-        coordinator = RedisCoordinator(client, ttl=60)
-        coordinator.acquire("warm").release()
+    said = run_with_unnoticed_forks(
+        """
+import redis
+from fencing import NotAcquired, RedisCoordinator
 
-        def first() -> None:
-            coordinator.acquire("r")
+coordinator = RedisCoordinator(redis.Redis.from_url(sys.argv[1]), ttl=60)
+coordinator.acquire("warm").release()
 
-        def second() -> None:
-            with pytest.raises(NotAcquired):
-                coordinator.acquire("r", timeout=0)
+def acquire():
+    try:
+        coordinator.acquire("r", timeout=0)
+        print("acquired")
+    except NotAcquired:
+        print("refused")
 
-        in_child(first, fork_unnoticed)
-        in_child(second, fork_unnoticed)
+in_child(acquire)
+in_child(acquire)
+""",
+        any_redis.url,
+    )
+    assert said.split() == ["acquired", "refused"]

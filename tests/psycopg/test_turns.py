@@ -101,7 +101,7 @@ def test_a_cancellation_as_the_turn_comes_is_not_swallowed(postgres_url: str) ->
             await guard.create_tables()
             await guard.claim(MINE)
             borrow: Any = guard._borrow
-            turns: AsyncTurns = borrow.args[1]
+            turns: AsyncTurns = borrow._borrow.args[1]
             turn = asyncio.Event()
             assert await turns.take(turn, 1)
             task = asyncio.ensure_future(guard.write(MINE, ADD, [1]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import text
 
 from fencing import GuardNotEnforceable, GuardUnavailable, LeaseLost
-from tests.support.forks import fork_unnoticed, in_child
+from tests.support.forks import in_child
 from tests.support.sql_ways import ADD, ASYNC, MINE, NEWER, OVER_A_NETWORK, READ, SYNC, Way, WayLender, ways
 
 
@@ -142,9 +142,8 @@ def test_the_block_of_another_task_is_the_parents(way: Way) -> None:
     assert way.total == 1
 
 
-@pytest.mark.parametrize("fork", [os.fork, fork_unnoticed])
 @pytest.mark.parametrize("way", ways("psycopg", of=[name for name in _SYNC if name != "PsycopgGuard"]), indirect=True)
-def test_a_child_has_sessions_of_its_own(way: Way, fork: Callable[[], int]) -> None:
+def test_a_child_has_sessions_of_its_own(way: Way) -> None:
     """As a worker of a server that has loaded the application before. The engine's pool has an idle connection."""
     session = "SELECT pg_backend_pid()" if way.database == "postgres" else "SELECT CONNECTION_ID()"
 
@@ -159,14 +158,13 @@ def test_a_child_has_sessions_of_its_own(way: Way, fork: Callable[[], int]) -> N
         assert session_of_block() != mine
         assert way.guard._engine.pool.checkedin() == 1
 
-    in_child(check, fork)
-    in_child(check, fork)
+    in_child(check)
+    in_child(check)
     assert session_of_block() == mine, "no child has ended it"
 
 
-@pytest.mark.parametrize("fork", [os.fork, fork_unnoticed])
 @pytest.mark.parametrize("way", ways("PsycopgGuard", of=["PsycopgGuard"]), indirect=True)
-def test_what_was_opened_before_the_fork_is_refused(way: Way, fork: Callable[[], int]) -> None:
+def test_what_was_opened_before_the_fork_is_refused(way: Way) -> None:
     way.claim(MINE)
 
     def check() -> None:
@@ -175,5 +173,5 @@ def test_what_was_opened_before_the_fork_is_refused(way: Way, fork: Callable[[],
         with pytest.raises(GuardNotEnforceable, match="opened before this process was forked"):
             way.guard.mark(MINE.resource)
 
-    in_child(check, fork)
+    in_child(check)
     way.claim(MINE)

@@ -149,7 +149,7 @@ def test_a_connection_whose_loop_is_closed_can_be_hung_up(locks: LockDatabase) -
         warnings.simplefilter("ignore")  # drivers tell of a connection that was not closed on its loop
         opened.hang_up()
         wait_until(lambda: locks.sql(count) == before, 60)
-        del opened
+        del opened, asking, loop  # each refers to the connection
         gc.collect()
 
 
