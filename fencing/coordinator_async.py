@@ -11,7 +11,8 @@ from functools import lru_cache, partial
 from types import TracebackType
 from typing import Self, Unpack, overload
 
-from fencing.kernel.effects import run_async
+# SYNC instead: from fencing.kernel.effects import run
+from fencing.kernel.effects import require_asyncio, run_async
 from fencing.kernel.errors import FencingError
 from fencing.kernel.fence import Fence
 from fencing.locks.arguments import check_adoptable, without_reentrant
@@ -224,6 +225,7 @@ class AsyncCoordinator(CoordinatorBase):
         The releases take at most a second together. The locks that could not be released are logged; they free
         themselves after their ttl. A release at the end of a block is still possible.
         """
+        require_asyncio()  # ASYNC
         backend = self._backend
         backend.closed = True
         self._renewal.close()
@@ -247,6 +249,7 @@ class AsyncCoordinator(CoordinatorBase):
             await closing
 
     async def __aenter__(self) -> Self:
+        require_asyncio()  # ASYNC
         return self
 
     async def __aexit__(

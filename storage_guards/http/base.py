@@ -115,7 +115,7 @@ class HTTPBase(OfThisProcess):
         if self._used_by not in (None, process.pid()):
             raise GuardNotEnforceable(
                 "the guard's client was used before this process was forked, and the parent uses its connections; "
-                "nothing was claimed. Make the client and the guard in each process"
+                "nothing was claimed. Make the client, the guard and its coordinator in each process"
             )
         self._used_by = process.pid()
         headers = {"Accept-Encoding": "identity", **headers}

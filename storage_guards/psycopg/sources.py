@@ -267,7 +267,8 @@ class _OfThisProcess(Generic[B]):
         if self._is_inherited:
             raise GuardNotEnforceable(
                 f"the {type(self._source).__name__} was opened before this process was forked, and the parent uses its "
-                "connections; nothing was written. Open it in each process, or give the guard a connection string"
+                "connections; nothing was written. Give the guard a connection string, or a pool that is made with "
+                "open=False and first opened in each process"
             )
         return self._borrow(seconds)
 

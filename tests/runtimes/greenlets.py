@@ -140,7 +140,7 @@ def run_gunicorn(preload: bool, redis: RedisServer, database: str, folder: Path)
     """Have two workers of gunicorn serve requests in greenlets: no update is lost, and long ones keep their lock."""
     variables = {"JOBS_REDIS": redis.url, "JOBS_DATABASE": database}
     if preload:  # psycopg, too, is imported before the threads are replaced
-        variables.update(JOBS_MAKE_AT_ONCE="1", PSYCOPG_WAIT_FUNC="wait_selector")
+        variables.update(JOBS_MAKE_AT_ONCE="1", PSYCOPG_WAIT_FUNC="wait_poll")
     arguments = ["gunicorn", "-k", "gevent", "-w", "2", "-b", "127.0.0.1:0", "--no-control-socket"]
     log = folder / "gunicorn.log"
     arguments += ["--preload"] if preload else []

@@ -87,7 +87,13 @@ def test_a_coordinator(coordinators: dict[str, Any], kind: str) -> None:
         async with coordinator.hold_all(["a", "b"], timeout=1):
             raise AssertionError("it holds")
 
+    async def use() -> None:
+        async with coordinator:
+            raise AssertionError("it is open")
+
     for call in (
+        use,
+        coordinator.close,
         hold,
         hold_several,
         lambda: coordinator.acquire("orders:42", timeout=1),
