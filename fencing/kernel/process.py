@@ -43,7 +43,7 @@ NOTICE_SECONDS = 5.0
 
 _pid = _remade_by = os.getpid()
 _noticing = threading.RLock()  # reentrant: what is remade asks for this process' id
-_is_remaking = False
+_is_remaking = _is_forked = False
 _keys = itertools.count()
 _remakes: dict[int, Callable[[], Remake | None]] = {}  # in the order they came in; a dict's steps are atomic
 
@@ -98,10 +98,16 @@ def current_owner() -> tuple[int, object]:
     return threading.get_ident(), asyncio.current_task(loop)
 
 
+def is_forked() -> bool:
+    """Return whether this process was forked after this module was imported, and is no new program."""
+    pid()
+    return _is_forked
+
+
 def _notice_fork() -> None:
-    global _is_remaking
-    if not _noticing.acquire(timeout=NOTICE_SECONDS):
-        return
+    global _is_remaking, _noticing
+    while not _noticing.acquire(timeout=NOTICE_SECONDS):
+        _noticing, _is_remaking = threading.RLock(), False  # a thread of the parent had it as the process was forked
     try:
         if _is_remaking or os.getpid() == _remade_by:
             return
@@ -155,8 +161,8 @@ class OfThisThread(Generic[T]):
 
 
 def _in_child() -> None:
-    global _pid, _remade_by
-    _pid = os.getpid()
+    global _pid, _remade_by, _is_forked
+    _pid, _is_forked = os.getpid(), True
     for found in list(_remakes.values()):
         remake = found()
         if remake is not None:

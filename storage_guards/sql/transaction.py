@@ -268,6 +268,7 @@ class GuardedTransaction(ABC, Generic[M]):
 
     def require_own(self) -> None:
         """Raise LeaseLost in a forked child: only the parent ends its transaction."""
+        process.pid()  # it notices a fork
         if self._is_parents:
             raise LeaseLost(fence=self.fences[0], reason="forked")
 

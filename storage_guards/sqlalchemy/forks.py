@@ -23,16 +23,18 @@ def renew_pool_in_children(engine: Engine) -> None:
     https://docs.sqlalchemy.org/en/20/core/pooling.html#using-connection-pools-with-multiprocessing-or-os-fork
     """
     if engine not in _pools:
-        _pools.setdefault(engine, _Inherited(engine))
+        found = _pools.setdefault(engine, _Inherited(engine))
+        if process.is_forked():
+            found.renew()  # its idle connections may be those of the parent
 
 
 class _Inherited:
     def __init__(self, engine: Engine) -> None:
         self._engine = weakref.ref(engine)  # which is the key to this object
         self._pools: list[Pool] = []  # not collected in the child: to close a connection may end the parent's session
-        process.after_fork(self._in_child)
+        process.after_fork(self.renew)
 
-    def _in_child(self) -> None:
+    def renew(self) -> None:
         engine = self._engine()
         if engine is None or (
             isinstance(dialect_of(engine), SQLite) and isinstance(engine.pool, (SingletonThreadPool, StaticPool))

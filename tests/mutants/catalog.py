@@ -190,6 +190,13 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/sql/test_forks.py::test_a_child_has_sessions_of_its_own",),
     ),
     Mutant(
+        "a-guard-of-a-worker-uses-the-session-of-its-parent",
+        "storage_guards/sqlalchemy/forks.py",
+        "if process.is_forked():",
+        "if False:",
+        ("tests/sql/test_forks.py::test_a_guard_that_a_child_makes_over_an_engine_of_its_parent",),
+    ),
+    Mutant(
         "two-workers-of-a-server-take-the-same-token",
         "fencing/kernel/process.py",
         "if os.getpid() != _remade_by:\n        _notice_fork()",

@@ -10,9 +10,10 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import create_engine, text
 
 from fencing import GuardNotEnforceable, GuardUnavailable, LeaseLost
+from storage_guards import SQLAlchemyGuard
 from tests.support.forks import in_child
 from tests.support.sql_ways import ADD, ASYNC, MINE, NEWER, OVER_A_NETWORK, READ, SYNC, Way, WayLender, ways
 
@@ -161,6 +162,25 @@ def test_a_child_has_sessions_of_its_own(way: Way) -> None:
     in_child(check)
     in_child(check)
     assert session_of_block() == mine, "no child has ended it"
+
+
+@pytest.mark.parametrize("way", ways("psycopg", of=[name for name in _SYNC if name != "PsycopgGuard"]), indirect=True)
+def test_a_guard_that_a_child_makes_over_an_engine_of_its_parent(way: Way) -> None:
+    """As a worker does whose application is loaded before, but for the guard. The pool has the parent's connection."""
+    session = text("SELECT pg_backend_pid()" if way.database == "postgres" else "SELECT CONNECTION_ID()")
+    engine = create_engine(way.url)
+    way.claim(MINE)
+    with engine.connect() as connection:
+        mine = connection.execute(session).scalar_one()
+
+    def check() -> None:
+        with SQLAlchemyGuard(engine).begin(MINE) as connection:
+            assert connection.execute(session).scalar_one() != mine
+
+    in_child(check)
+    with engine.connect() as connection:
+        assert connection.execute(session).scalar_one() == mine, "the child has not ended it"
+    engine.dispose()
 
 
 @pytest.mark.parametrize("way", ways("PsycopgGuard", of=["PsycopgGuard"]), indirect=True)
