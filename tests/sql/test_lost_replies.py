@@ -24,7 +24,8 @@ ERRORS = (DBAPIError, psycopg.Error)
 def way(request: pytest.FixtureRequest, sql_ways: WayLender) -> Iterator[Way]:
     with sql_ways.lend(request.param) as way:
         if way.name == "asyncpg":
-            way.spoil()  # what its connections have prepared is not seen on the wire any more
+            way.side.call(way.guard._engine.dispose)  # what its connections have prepared is not seen on the wire
+            way.spoil()  # for the next test likewise
         yield way
 
 
