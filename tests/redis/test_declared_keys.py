@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from contextlib import ExitStack
 from importlib.resources import files
 from typing import Any
@@ -13,16 +12,14 @@ import redis
 
 from examples.servers import RedisServer
 from fencing import CoordinatorUnavailable, RedisCoordinator
-from fencing.kernel.fence import Fence
 from fencing.redis import scripts
 from fencing.redis.scripts import Script
 from fencing.redlock import scripts as redlock_scripts
 from fencing.testing import CoordinatorContract
-from storage_guards import RedisGuard
 from storage_guards.redis import scripts as guard_scripts
-from storage_guards.testing import GuardContract
 from tests.support.declared_keys import ScriptWatch, run_contract
 from tests.support.fixtures import REDIS_SERIES, RedisFactory
+from tests.support.redis_guards import RedisGuardContract
 from tests.support.redlock import RedlockNodes
 from tests.support.sides import Side
 
@@ -62,27 +59,9 @@ class OnNodes(CoordinatorContract):
         return self.nodes.coordinator(Side(False), **options)
 
 
-class Guarded(GuardContract):
+class Guarded(RedisGuardContract):
     def __init__(self, server: RedisServer) -> None:
         self.server, self.direct = server, server.client()
-
-    def make(self) -> Any:
-        return RedisGuard(self.server.client())
-
-    def read(self, resource: str) -> int:
-        return int(self.direct.get(f"data:{resource}") or 0)
-
-    def write(self, fence: Fence, resource: str, value: int, **options: Any) -> Any:
-        return self.guard.write(fence, ("SET", f"data:{resource}", value), **options)
-
-    def write_unguarded(self, resource: str, value: int) -> None:
-        self.direct.set(f"data:{resource}", value)
-
-    def add(self, fence: Fence, resource: str, between: Callable[[], Any], **options: Any) -> Any:
-        with self.guard.begin(fence, **options) as transaction:
-            value = int(transaction.read("GET", f"data:{resource}") or 0)
-            between()
-            transaction.write("SET", f"data:{resource}", value + 1)
 
 
 @pytest.fixture(params=REDIS_SERIES)

@@ -11,33 +11,15 @@ import redis.asyncio
 
 from examples.servers import RedisServer
 from fencing.kernel.fence import Fence
-from storage_guards import AsyncRedisGuard, RedisGuard
-from storage_guards.testing import GuardContract
+from storage_guards import AsyncRedisGuard
+from tests.support.redis_guards import RedisGuardContract
 
 
-class TestRedisGuard(GuardContract):
+class TestRedisGuard(RedisGuardContract):
     @pytest.fixture(autouse=True)
     def _server(self, any_redis: RedisServer) -> None:
         self.server = any_redis
         self.direct = any_redis.client()
-
-    def make(self) -> Any:
-        return RedisGuard(self.server.client())
-
-    def read(self, resource: str) -> int:
-        return int(self.direct.get(f"data:{resource}") or 0)
-
-    def write(self, fence: Fence, resource: str, value: int, **options: Any) -> Any:
-        return self.guard.write(fence, ("SET", f"data:{resource}", value), **options)
-
-    def write_unguarded(self, resource: str, value: int) -> None:
-        self.direct.set(f"data:{resource}", value)
-
-    def add(self, fence: Fence, resource: str, between: Callable[[], Any], **options: Any) -> Any:
-        with self.guard.begin(fence, **options) as transaction:
-            value = int(transaction.read("GET", f"data:{resource}") or 0)
-            between()
-            transaction.write("SET", f"data:{resource}", value + 1)
 
 
 class TestAsyncRedisGuard(TestRedisGuard):
