@@ -87,11 +87,12 @@ def running_loop_getter() -> Callable[[], asyncio.AbstractEventLoop | None]:
 
 
 class Apart:
-    """What greenlets share, and a loop must have for itself: which loop runs, and the hooks of async generators.
+    """What greenlets share, and a loop must have for itself: which loop and task run, and the hooks of async generators.
 
     Python keeps them for each thread of the system. Where greenlets take the place of threads, a loop in one of them
     would be the running loop of all others, and no second one could run. So while it waits in its selector, the others
-    have what they had before. It is ``asyncio._set_running_loop``, and the loop's ``_selector``. There is no fallback.
+    have what they had before. It is ``asyncio._set_running_loop``, the loop's ``_selector``, and from Python 3.14 on
+    ``asyncio.tasks._swap_current_task``: there, no task may begin beside a task of another loop. There is no fallback.
 
     Args:
         loop: one of Python's own, which begins to run in the greenlet that makes this.
@@ -101,15 +102,25 @@ class Apart:
         selector: Any = loop._selector  # type: ignore[attr-defined]
         self._select: Callable[[float | None], Any] = selector.select
         selector.select = self._wait
-        self._outside = self._swap((None, None, None))
+        self._outside = self._swap((None, None, None, None))
 
-    def _swap(self, mine: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
+    def _swap(self, mine: tuple[Any, Any, Any, Any]) -> tuple[Any, Any, Any, Any]:
         import asyncio
 
-        others = (asyncio._get_running_loop(), *sys.get_asyncgen_hooks())
+        others = (asyncio._get_running_loop(), self._swap_task(None), *sys.get_asyncgen_hooks())
         asyncio._set_running_loop(mine[0])
-        sys.set_asyncgen_hooks(*mine[1:])
+        self._swap_task(mine[1])
+        sys.set_asyncgen_hooks(*mine[2:])
         return others
+
+    def _swap_task(self, task: Any) -> Any:
+        """Make it the task that runs in the running loop; return the one before."""
+        import asyncio
+
+        loop = asyncio._get_running_loop()
+        if sys.version_info < (3, 14) or loop is None:  # before 3.14, each loop has a place of its own
+            return None
+        return asyncio.tasks._swap_current_task(loop, task)  # type: ignore[attr-defined]
 
     def _wait(self, seconds: float | None = None) -> Any:
         mine = self._swap(self._outside)

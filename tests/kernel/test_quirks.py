@@ -105,7 +105,8 @@ def test_a_loop_apart_is_not_the_running_one_of_others_while_it_waits(inside: bo
         wait = selector.select
 
         def wait_beside(seconds: float | None) -> Any:
-            seen.append((asyncio._get_running_loop(), sys.get_asyncgen_hooks()))
+            running = asyncio._get_running_loop()
+            seen.append((running, running and asyncio.current_task(), sys.get_asyncgen_hooks()))
             return wait(seconds)
 
         selector.select = wait_beside
@@ -116,20 +117,23 @@ def test_a_loop_apart_is_not_the_running_one_of_others_while_it_waits(inside: bo
             apart.end()
             loop.close()
 
-    async def run_inside() -> None:
+    async def run_inside() -> asyncio.Task[Any] | None:
+        task = asyncio.current_task()
         run_apart(asyncio.SelectorEventLoop())
         assert asyncio.get_running_loop() is outer
+        assert asyncio.current_task() is task
+        return task
 
     if inside:
         outer = asyncio.SelectorEventLoop()
         outer.call_soon(lambda: hooks.append(sys.get_asyncgen_hooks()))
         hooks: list[Any] = []
-        outer.run_until_complete(run_inside())
+        task = outer.run_until_complete(run_inside())
         outer.close()
-        assert {each for each in seen if isinstance(each, tuple)} == {(outer, hooks[0])}
+        assert {each for each in seen if isinstance(each, tuple)} == {(outer, task, hooks[0])}
     else:
         run_apart(asyncio.SelectorEventLoop())
-        assert {each for each in seen if isinstance(each, tuple)} == {(None, (None, None))}
+        assert {each for each in seen if isinstance(each, tuple)} == {(None, None, (None, None))}
     assert len({id(each) for each in seen if not isinstance(each, tuple)}) == 1
     assert asyncio._get_running_loop() is None
     assert sys.get_asyncgen_hooks() == (None, None)

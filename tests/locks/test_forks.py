@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import faulthandler
 import os
 import threading
 from collections.abc import Callable
@@ -83,7 +82,6 @@ def test_a_fork_while_threads_are_busy(any_redis: RedisServer) -> None:
         thread.start()
 
     def check() -> None:
-        faulthandler.dump_traceback_later(20, exit=True)
         any_redis.client().delete("redis")  # the lock of a thread of the parent
         everything.memory.table._held.clear()
         everything.use()
@@ -142,7 +140,6 @@ def test_a_fork_while_a_thread_holds_every_lock(any_redis: RedisServer) -> None:
     thread.start()
 
     def check() -> None:
-        faulthandler.dump_traceback_later(20, exit=True)
         everything.use()
         assert lease.release() is False
 

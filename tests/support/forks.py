@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
+import signal
 import subprocess
 import sys
 import traceback
@@ -12,13 +14,17 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def in_child(check: Callable[[], None]) -> None:
-    """Run the check in a forked child; AssertionError with its trace if it failed there."""
+def in_child(check: Callable[[], None], seconds: int = 60) -> None:
+    """Run the check in a forked child; AssertionError with its trace if it failed there, or took longer."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
         try:
             os.close(reader)
+            # Not faulthandler.dump_traceback_later: if the parent has called it, too, it waits for a thread of the parent.
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            faulthandler.register(signal.SIGALRM, file=sys.__stderr__, chain=True)
+            signal.alarm(seconds)
             try:
                 check()
             except BaseException:  # noqa: BLE001 - the child reports every error
@@ -28,8 +34,9 @@ def in_child(check: Callable[[], None]) -> None:
     os.close(writer)
     with os.fdopen(reader) as report:
         text = report.read()
-    os.waitpid(child, 0)
+    status = os.waitpid(child, 0)[1]
     assert not text, text
+    assert status == 0, "the child hangs: its threads are printed above"
 
 
 _FORK = """
