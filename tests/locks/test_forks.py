@@ -20,8 +20,6 @@ from fencing.locks.callbacks import call_in_thread
 from storage_guards import MemoryGuard
 from tests.support.forks import in_child, run_with_unnoticed_forks
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
-
 THREADS = 3
 FORKS = 4
 

@@ -92,6 +92,7 @@ def test_a_connection_class_of_the_users(side: Side, any_redis: RedisServer) -> 
 
 def test_a_connection_class_without_sockets(side: Side) -> None:
     """It is fakeredis': its replies are objects, not bytes."""
+    pytest.importorskip("lupa")  # for its scripts
     server = fakeredis.FakeServer()
     client: Any = (fakeredis.FakeAsyncRedis if side.asynchronous else fakeredis.FakeRedis)(server=server)
     coordinator = side.coordinator(client, ttl=30)

@@ -28,10 +28,7 @@ PROMPT = 8.0
 OFFERED_SECONDS = 2.5
 """How long Redis remembers a listener that did not answer an offer. All other keys are gone at once."""
 
-pytestmark = [
-    pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="no SIGSTOP on this system"),
-    pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
-]
+pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="no SIGSTOP on this system")
 
 
 @pytest.fixture(autouse=True)

@@ -15,8 +15,6 @@ from fencing.kernel.admission import as_fence
 from tests.support.forks import in_child
 from tests.support.waiters import Queue
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
-
 
 def test_the_childs_copy_of_a_lease_is_not_held_and_its_release_does_nothing(any_redis: RedisServer) -> None:
     with RedisCoordinator(any_redis.client()) as coordinator:

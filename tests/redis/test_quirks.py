@@ -239,7 +239,6 @@ def test_maintenance_notices_are_refused(any_redis: RedisServer) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
-@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 def test_closing_the_copy_of_a_child_does_not_close_the_connection_of_its_parent(connection: Any) -> None:
     connection.connect()
     sock = quirks.socket_of(connection)

@@ -126,7 +126,6 @@ def test_a_lease_does_not_keep_the_interpreter_alive(any_redis: RedisServer) -> 
 
 
 @pytest.mark.thorough
-@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 def test_after_a_fork_each_process_renews_its_own_leases(any_redis: RedisServer) -> None:
     with RedisCoordinator(any_redis.client(), ttl=TTL) as coordinator:
         lease = coordinator.acquire("parents")

@@ -11,11 +11,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = ("redis-server", "mariadbd", "pgbouncer", "faketime", "chromium", "npm")  # all are there: none is installed
+NEWEST = "3.15"
 
 
 def ci(folder: Path, make: str) -> subprocess.CompletedProcess[str]:
     """Run ``.ci/run`` with a ``make`` of the test's own."""
     shutil.copytree(ROOT / ".ci", folder / ".ci")
+    (folder / ".ci" / "install-python").write_text("#!/bin/sh\n")
     programs = folder / "bin"
     programs.mkdir()
     for name, script in {**dict.fromkeys(PROGRAMS, ":"), "make": make}.items():
@@ -32,9 +34,18 @@ def test_the_seconds_of_each_part_are_told_before_the_last_one(tmp_path: Path) -
     lines = done.stdout.splitlines()
     assert lines[-1] == "make test", "its own summary ends the output"
     table = lines[lines.index("The parts took:") + 1 : -2]
-    assert [line.split()[2] for line in table] == ["check", "wheel", "thorough", "thorough-mysql", "thorough-mysql-lts"]
+    names = ["check", "wheel", "thorough", "thorough-mysql", "thorough-mysql-lts"]
+    newest = [f"{name}-on-{NEWEST}" for name in ("check", "wheel", "test")]
+    assert [line.split()[2] for line in table] == names + newest
     assert int(table[1].split()[0]) >= 1
     assert lines[lines.index("make wheel") + 1] == f"wheel took {table[1].split()[0]} s."
+
+
+def test_a_newest_python_that_cannot_be_had_is_told(tmp_path: Path) -> None:
+    done = ci(tmp_path, f'echo "make $1 $3"; [ "$3" != .venv-{NEWEST}/.check ]')
+    assert done.returncode == 0
+    assert f"No Python {NEWEST} with all packages here: the tests did not run on it." in done.stdout
+    assert "on-" not in done.stdout.partition("The parts took:")[2]
 
 
 def test_a_part_that_fails_ends_it(tmp_path: Path) -> None:
@@ -76,5 +87,5 @@ def test_type_checkers_are_installed_for_those_who_run_them_alone() -> None:
     assert names["check"] >= checkers
     makefile = (ROOT / "Makefile").read_text("utf-8")
     expected = {"test": ".dev", "thorough": ".runtimes", "check": ".check", "wheel": ".check"}
-    found = dict(re.findall(r"(?m)^(test|thorough|check|wheel): \.venv/(\S+)$", makefile))
+    found = dict(re.findall(r"(?m)^(test|thorough|check|wheel): \$\(VENV\)/(\S+)$", makefile))
     assert found == expected
