@@ -120,7 +120,7 @@ class Apart:
         loop = asyncio._get_running_loop()
         if sys.version_info < (3, 14) or loop is None:  # before 3.14, each loop has a place of its own
             return None
-        return asyncio.tasks._swap_current_task(loop, task)  # type: ignore[attr-defined]
+        return asyncio.tasks._swap_current_task(loop, task)
 
     def _wait(self, seconds: float | None = None) -> Any:
         mine = self._swap(self._outside)

@@ -21,9 +21,9 @@ def in_child(check: Callable[[], None], seconds: int = 60) -> None:
     if child == 0:
         try:
             os.close(reader)
-            # Not faulthandler.dump_traceback_later: if the parent has called it, it waits here for a thread of the parent.
+            # Not faulthandler.dump_traceback_later: if the parent has called it, it waits for a thread of the parent.
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            faulthandler.register(signal.SIGALRM, file=sys.__stderr__, chain=True)
+            faulthandler.register(signal.SIGALRM, file=2, chain=True)
             signal.alarm(seconds)
             try:
                 check()
