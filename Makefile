@@ -39,6 +39,7 @@
 
 VENV = .venv
 BIN = $(VENV)/bin
+WHEEL = $(CURDIR)/.wheel/venv/bin
 # Progress on a terminal, silence in a log.
 QUIET = quiet=--quiet; [ ! -t 1 ] || quiet=
 PIP = $(QUIET); $(BIN)/python -m pip --disable-pip-version-check $$quiet install
@@ -136,13 +137,13 @@ wheel: $(VENV)/.check
 	@rm -rf .wheel && mkdir -p .wheel/away
 	@[ ! -e .servers ] || ln -s ../../.servers .wheel/away/.servers
 	@$(QUIET); $(BIN)/python -m pip --disable-pip-version-check $$quiet wheel --no-deps --wheel-dir .wheel .
-	@$(BIN)/python -m venv .wheel/venv
-	@$(QUIET); .wheel/venv/bin/python -m pip --disable-pip-version-check $$quiet install "fencing[check] @ file://$$(ls $(CURDIR)/.wheel/fencing-*.whl)"
+	@$(BIN)/python -m venv $(CURDIR)/.wheel/venv
+	@$(QUIET); $(WHEEL)/python -m pip --disable-pip-version-check $$quiet install "fencing[check] @ file://$$(ls $(CURDIR)/.wheel/fencing-*.whl)"
 	@cp -R tests examples pyproject.toml README.md .wheel/away/
-	@cd .wheel/away && ../venv/bin/python -c "import fencing, storage_guards, sys; assert sys.prefix in fencing.__file__, fencing.__file__"
-	cd .wheel/away && ../venv/bin/mypy --strict tests/typing/user_program.py
-	cd .wheel/away && ../venv/bin/pyright --pythonpath ../venv/bin/python tests/typing/user_program.py
-	cd .wheel/away && ../venv/bin/python -m pytest -q $(SPREAD) tests/*/test_contract*.py $(ARGS)
+	@cd .wheel/away && $(WHEEL)/python -c "import fencing, storage_guards, sys; assert sys.prefix in fencing.__file__, fencing.__file__"
+	cd .wheel/away && $(WHEEL)/mypy --strict tests/typing/user_program.py
+	cd .wheel/away && $(WHEEL)/pyright --pythonpath $(WHEEL)/python tests/typing/user_program.py
+	cd .wheel/away && $(WHEEL)/python -m pytest -q $(SPREAD) tests/*/test_contract*.py $(ARGS)
 
 # Azurite: Azure's Blob Storage. s3rver: an S3 that ignores conditions.
 node: .node/.installed
