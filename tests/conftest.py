@@ -37,7 +37,6 @@ from fencing.redis import quirks, resp
 from fencing.redis.connection_factory import ConnectionFactory
 from tests.support.databases import Databases
 from tests.support.fixtures import (
-    REDIS_SERIES,
     HttpProxyFactory,
     ProxyFactory,
     RedisClusters,
@@ -49,6 +48,7 @@ from tests.support.fixtures import (
     name_of,
     newest_found,
     newest_local_series,
+    redis_params,
 )
 from tests.support.load import LOAD_AT_START, load_now, usable_cpus, workers_for
 from tests.support.servers import (
@@ -72,21 +72,6 @@ from tests.support.sql_ways import SharedWays, WayLender
 
 WORKERS = pytest.StashKey[str]()
 """How many processes share the tests, and why."""
-
-
-def _redis_params() -> list[Any]:
-    """The server that FENCING_TEST_REDIS_URL names, or else the newest one; in the thorough run each other series."""
-    try:
-        check_variables()
-    except ServerError:
-        return [REDIS_SERIES[0]]  # pytest_configure refuses the run
-    named = os.environ.get("FENCING_TEST_REDIS_URL")
-    first = [pytest.param(None, id="redis-named")] if named else []
-    newest = None if named else newest_found() or REDIS_SERIES[0]
-    return first + [
-        pytest.param(series, id=name_of(series), marks=[] if series == newest else pytest.mark.thorough)
-        for series in REDIS_SERIES
-    ]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -189,7 +174,7 @@ def redis_servers() -> Iterator[RedisServers]:
         yield RedisServers(stack)
 
 
-@pytest.fixture(params=_redis_params())
+@pytest.fixture(params=redis_params())
 def redis_server(request: pytest.FixtureRequest, redis_servers: RedisServers) -> RedisServer:
     """An empty Redis or Valkey, shared by the run: the newest version, and in the thorough run each other."""
     return flush(redis_servers.get(request.param))

@@ -13,8 +13,8 @@ from examples.servers import (
     ServerError,
     start_redis,
 )
-from tests.support.fixtures import flush, missing_or_broken, newest_found
-from tests.support.sentinels import started
+from tests.support.fixtures import missing_or_broken, newest_found
+from tests.support.sentinels import SharedSentinels, started
 
 
 @pytest.fixture(autouse=True)
@@ -42,17 +42,15 @@ def freezable_redis(_own_redis: RedisServer) -> Iterator[RedisServer]:
 
 
 @pytest.fixture(scope="session")
-def shared_sentinels() -> Iterator[SentinelServers]:
-    """Three Sentinels, a primary and two replicas, shared by the run: no test makes them fail over."""
+def shared_sentinels() -> Iterator[SharedSentinels]:
     with ExitStack() as stack:
-        yield started(stack, down_after=10.0)
+        yield SharedSentinels(stack)
 
 
 @pytest.fixture
-def sentinels(shared_sentinels: SentinelServers) -> SentinelServers:
-    """The shared Sentinels, with an empty primary."""
-    flush(shared_sentinels.servers[0])
-    return shared_sentinels
+def sentinels(shared_sentinels: SharedSentinels) -> SentinelServers:
+    """The shared Sentinels of the newest version, with an empty primary."""
+    return shared_sentinels.get(newest_found())
 
 
 @pytest.fixture

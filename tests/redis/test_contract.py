@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import redis.asyncio
 
-from examples.servers import RedisCluster, RedisServer, SentinelServers
+from examples.servers import RedisCluster, RedisServer
 from fencing import AsyncRedisCoordinator, RedisCoordinator
 from fencing.testing import CoordinatorContract
-from tests.support.fixtures import REDIS_SERIES, RedisClusters
-from tests.support.sentinels import master_for
+from tests.support.fixtures import REDIS_SERIES, RedisClusters, newest_found, redis_params
+from tests.support.sentinels import SharedSentinels, master_for
 from tests.support.sides import Side
 
 
@@ -28,6 +28,7 @@ class Way:
         client_options: of the client.
         options: of the coordinator.
         each_version: whether it runs on each version of Redis, or on the newest one only.
+        always: of these versions, those that it has in each run.
         thorough: whether the thorough run alone has it.
     """
 
@@ -36,11 +37,12 @@ class Way:
     client_options: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
     each_version: bool = False
+    always: tuple[str, ...] = ()
     thorough: bool = False
 
 
 WAYS = {
-    "TestRedisCoordinator": Way(RedisCoordinator, redis.Redis, each_version=True),
+    "TestRedisCoordinator": Way(RedisCoordinator, redis.Redis, each_version=True, always=("valkey-9",)),
     "TestAsyncRedisCoordinator": Way(AsyncRedisCoordinator, redis.asyncio.Redis, each_version=True),
     "TestRedisCoordinatorDecodingResponses": Way(
         RedisCoordinator,
@@ -125,9 +127,9 @@ class _OnTheNewestVersion(_OnRedis):
 class _BehindSentinel(_OnRedis):
     """A coordinator with the client that redis-py's Sentinel makes."""
 
-    @pytest.fixture(autouse=True)
-    def _server(self, sentinels: SentinelServers) -> None:
-        self.sentinels = sentinels
+    @pytest.fixture(autouse=True, params=[newest_found(), "valkey-9"])
+    def _server(self, request: pytest.FixtureRequest, shared_sentinels: SharedSentinels) -> None:
+        self.sentinels = shared_sentinels.get(request.param)
         self.side = Side(self.way.coordinator is AsyncRedisCoordinator)
 
     def make(self, **options: Any) -> Any:
@@ -157,4 +159,6 @@ def _base_of(name: str, way: Way) -> type[_OnRedis]:
 
 for _name, _way in WAYS.items():
     _made = type(_name, (_base_of(_name, _way),), {"way": _way, "__module__": __name__})
+    if _way.each_version:
+        _made = pytest.mark.parametrize("redis_server", redis_params(*_way.always), indirect=True)(_made)
     globals()[_name] = pytest.mark.thorough(_made) if _way.thorough else _made

@@ -1,4 +1,4 @@
-"""The contract of guards on data in a real Redis, sync and async."""
+"""The contract of guards on data in a real Redis, sync and async; in the thorough run on each version there is."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tests.support.redis_guards import RedisGuardContract
 
 class TestRedisGuard(RedisGuardContract):
     @pytest.fixture(autouse=True)
-    def _server(self, any_redis: RedisServer) -> None:
-        self.server = any_redis
-        self.direct = any_redis.client()
+    def _server(self, redis_server: RedisServer) -> None:
+        self.server = redis_server
+        self.direct = redis_server.client()
 
 
 class TestAsyncRedisGuard(TestRedisGuard):

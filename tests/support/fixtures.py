@@ -19,6 +19,7 @@ from examples.servers import (
 )
 from examples.servers import docker as docker_servers
 from examples.servers.redis import URL_VARIABLE, Series
+from examples.servers.settings import check_variables
 from tests.support.servers import HttpProxy, Proxy
 
 REDIS_SERIES = ("8", "7", "6.2", "valkey-9")
@@ -61,6 +62,24 @@ def name_of(series: str | None) -> str:
 def newest_found() -> str | None:
     """Return the first series that can be started."""
     return next(filter(redis_found, REDIS_SERIES), None)
+
+
+def redis_params(*always: str) -> list[Any]:
+    """Return the server that FENCING_TEST_REDIS_URL names, or else the newest one; in the thorough run all others, too.
+
+    `always`: series that both runs have.
+    """
+    try:
+        check_variables()
+    except ServerError:
+        return [REDIS_SERIES[0]]  # pytest_configure refuses the run
+    named = os.environ.get(URL_VARIABLE)
+    first = [pytest.param(None, id="redis-named")] if named else []
+    shown = {*always} if named else {newest_found() or REDIS_SERIES[0], *always}
+    return first + [
+        pytest.param(series, id=name_of(series), marks=[] if series in shown else pytest.mark.thorough)
+        for series in REDIS_SERIES
+    ]
 
 
 def missing_or_broken(name: str, error: ServerError) -> NoReturn:

@@ -9,7 +9,7 @@ import redis.asyncio.sentinel
 import redis.sentinel
 
 from examples.servers import SentinelServers, ServerError, start_sentinels
-from tests.support.fixtures import missing_or_broken, name_of, newest_found
+from tests.support.fixtures import flush, missing_or_broken, name_of, newest_found
 from tests.support.sides import Side
 
 
@@ -21,6 +21,21 @@ def started(stack: ExitStack, **options: Any) -> SentinelServers:
         return stack.enter_context(start_sentinels(**options))
     except ServerError as error:
         missing_or_broken(name_of(options["version"]), error)
+
+
+class SharedSentinels:
+    """The Sentinels of a run by series: three each, with a primary and two replicas. No test makes them fail over."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+        self._started: dict[str | None, SentinelServers] = {}
+
+    def get(self, series: str | None) -> SentinelServers:
+        """Return those of a series, with an empty primary."""
+        if series not in self._started:
+            self._started[series] = started(self._stack, version=series, down_after=10.0)
+        flush(self._started[series].servers[0])
+        return self._started[series]
 
 
 def sentinel_client(side: Side, addresses: list[tuple[str, int]], **options: Any) -> Any:
