@@ -128,9 +128,9 @@ def test_gunicorn_that_preloads(orders: Orders, tmp_path: Path) -> None:
 )
 def test_uwsgi(orders: Orders, tmp_path: Path, options: list[str]) -> None:
     """By default it does not tell Python that it forks. With threads as well, its workers crash (2.0.31)."""
-    uwsgi = shutil.which("uwsgi") or shutil.which("uwsgi", path=os.path.dirname(sys.executable))
+    uwsgi = shutil.which("uwsgi", path=os.path.dirname(sys.executable)) or shutil.which("uwsgi")
     if uwsgi is None:
-        pytest.skip("no uwsgi: pip install uwsgi, which compiles it")
+        pytest.skip("no uwsgi: pip install pyuwsgi, or uwsgi, which compiles it")
     port = free_port()
     command = [uwsgi, f"--http-socket=127.0.0.1:{port}", "--module=tests.runtimes.orders", "--master", "--need-app"]
     command += [f"--processes={WORKERS}", f"--virtualenv={sys.prefix}", *options]
