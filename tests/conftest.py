@@ -51,6 +51,7 @@ from tests.support.fixtures import (
     redis_params,
 )
 from tests.support.load import LOAD_AT_START, load_now, usable_cpus, workers_for
+from tests.support.sentinels import SharedSentinels
 from tests.support.servers import (
     AzureServer,
     GCSServer,
@@ -221,6 +222,18 @@ def fresh_cluster() -> Iterator[RedisCluster]:
     """A Redis Cluster of the test's own, to kill and to freeze."""
     with ExitStack() as stack:
         yield RedisClusters.start(stack)
+
+
+@pytest.fixture(scope="session")
+def shared_sentinels() -> Iterator[SharedSentinels]:
+    with ExitStack() as stack:
+        yield SharedSentinels(stack)
+
+
+@pytest.fixture
+def sentinels(shared_sentinels: SharedSentinels) -> SentinelServers:
+    """The shared Sentinels of the newest version, with an empty primary."""
+    return shared_sentinels.get(newest_found())
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
-from fencing.kernel import process
+from fencing.kernel import process, quirks
 from fencing.kernel.effects import Plan, run, run_async
 from fencing.kernel.retry import NoReply
 from fencing.kernel.waking import LOST_WAKE_SECONDS, TaskWake, Wake, safe_lock
@@ -37,6 +37,23 @@ class Closable(Protocol):
 
 T = TypeVar("T")
 C = TypeVar("C", bound=Closable)
+
+
+def refuse_threads_of_gevent() -> None:
+    """Raise RuntimeError in a thread of gevent's pool: nothing has been asked for then."""
+    if quirks.is_thread_of_gevent():
+        raise RuntimeError(
+            "a thread of gevent's threadpool cannot use these connections, which belong to the event loop of another "
+            "thread: take the lock in a greenlet, and give the threadpool the computation alone"
+        )
+
+
+class _OfGreenlets(deque[T]):
+    """The free objects where greenlets have taken the place of threads. Elsewhere, no call pays for the check."""
+
+    def pop(self) -> T:  # type: ignore[override]
+        refuse_threads_of_gevent()
+        return super().pop()
 
 
 class _Seeker(Generic[T]):
@@ -170,6 +187,8 @@ class Pool(_Lending[C]):
             sessions.
 
         has_reserve: whether there is one more object, for calls that must not wait for the others.
+        may_change_threads: whether any thread may use an object where greenlets have taken the place of threads. A
+            socket belongs to the event loop of the thread that opened it.
 
     Attributes:
         free: the objects that are not lent, used as a stack.
@@ -177,10 +196,19 @@ class Pool(_Lending[C]):
     """
 
     def __init__(
-        self, make: Callable[[], C], limit: int, *, keeps_inherited: bool = False, has_reserve: bool = False
+        self,
+        make: Callable[[], C],
+        limit: int,
+        *,
+        keeps_inherited: bool = False,
+        has_reserve: bool = False,
+        may_change_threads: bool = False,
     ) -> None:
         super().__init__(make, limit)
-        self._reserve: Pool[C] | None = Pool(make, 1, keeps_inherited=keeps_inherited) if has_reserve else None
+        self._reserve: Pool[C] | None = None
+        if has_reserve:
+            self._reserve = Pool(make, 1, keeps_inherited=keeps_inherited, may_change_threads=may_change_threads)
+        self._may_change_threads = may_change_threads
         self.closed = False
         self._is_forked = False
         self._inherited: list[C] | None = [] if keeps_inherited else None
@@ -201,7 +229,12 @@ class Pool(_Lending[C]):
 
         Raises:
             NoReply: all were lent.
+            RuntimeError: this is a thread of gevent's pool, which cannot use them.
         """
+        if process.has_greenlets() and not self._may_change_threads:  # nothing was free yet, so each pool comes here
+            refuse_threads_of_gevent()
+            if type(self.free) is deque:
+                self.free = _OfGreenlets(self.free)
         try:
             return self.free.pop()
         except IndexError:

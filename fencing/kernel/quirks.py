@@ -75,6 +75,19 @@ def is_without_threads(error: RuntimeError) -> bool:
     return any(text in str(error) for text in _WITHOUT_THREADS)
 
 
+def is_thread_of_gevent() -> bool:
+    """Return whether this is a thread of gevent's pool, which has no part in the event loop of the other greenlets.
+
+    It is the class of such a thread's first greenlet. Where that differs, a lock on Redis raises ``greenlet.error``.
+    """
+    greenlet: Any = getattr(sys.modules.get("greenlet"), "getcurrent", lambda: None)()
+    while greenlet is not None:
+        if type(greenlet).__module__ == "gevent.threadpool":
+            return True
+        greenlet = greenlet.parent
+    return False
+
+
 @functools.cache  # so that a later call is one of C
 def running_loop_getter() -> Callable[[], asyncio.AbstractEventLoop | None]:
     """Return the function that returns this thread's running event loop, or None. The documented one raises then.

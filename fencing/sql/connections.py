@@ -13,6 +13,7 @@ from fencing.kernel.lending import Pool
 from fencing.kernel.opening import Opener, Opening
 from fencing.kernel.retry import LEAST_SECONDS
 from fencing.kernel.timer import timer
+from fencing.sql.dialects import MySQL
 from fencing.sql.failures import FAILURES, explain, leaves_good_connection, unwrap
 from fencing.sql.own_engine import GRACE_SECONDS, MAX_CONNECTIONS, OwnConnection, OwnEngine
 from fencing.sql.table import LAST, URGENT, Request
@@ -68,7 +69,13 @@ class Connections:
 
     def __init__(self, engine: OwnEngine) -> None:
         self._engine = engine
-        self._pool = Pool(_Slot, MAX_CONNECTIONS, keeps_inherited=True, has_reserve=True)
+        self._pool = Pool(
+            _Slot,
+            MAX_CONNECTIONS,
+            keeps_inherited=True,
+            has_reserve=True,
+            may_change_threads=not isinstance(engine.dialect, MySQL),  # whose driver has sockets of Python
+        )
         self._opener = Opener(engine.address, partial(_open, engine), OwnConnection.close, partial(_adopt, self._pool))
         self._broken_at = 0.0  # a connection that was opened before this moment is opened again
 

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from fencing.kernel import process
+from fencing.kernel import process, quirks
+from fencing.kernel.lending import Pool
 from fencing.kernel.waking import SafeEvent
 from fencing.kernel.workers import Worker
 
@@ -111,3 +112,25 @@ def test_greenlets_are_known_by_the_sleep_that_is_replaced(monkeypatch: pytest.M
     assert not process.has_greenlets()
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
     assert process.has_greenlets()
+
+
+@pytest.mark.parametrize("may_change_threads", [False, True])
+def test_a_pool_refuses_a_thread_of_gevent_before_it_lends(
+    monkeypatch: pytest.MonkeyPatch, may_change_threads: bool
+) -> None:
+    class Connection:
+        def close(self) -> None: ...
+
+    pool = Pool(Connection, 1, may_change_threads=may_change_threads)
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)  # greenlets since
+    pool.give_back(pool.take(0))
+    monkeypatch.setattr(quirks, "is_thread_of_gevent", lambda: True)
+    if may_change_threads:
+        pool.give_back(pool.free.pop())
+        pool.take(0)
+    else:
+        for take in (pool.free.pop, lambda: pool.take(0)):
+            with pytest.raises(RuntimeError, match="take the lock in a greenlet"):
+                take()
+        monkeypatch.setattr(quirks, "is_thread_of_gevent", lambda: False)
+        pool.take(0)

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import AsyncGenerator, Generator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -221,3 +222,14 @@ def test_a_subinterpreter_that_has_no_daemon_threads_is_known() -> None:
     assert quirks.is_without_threads(RuntimeError("daemon threads are disabled in this (sub)interpreter"))
     assert quirks.is_without_threads(RuntimeError("thread is not supported for isolated subinterpreters"))
     assert not quirks.is_without_threads(RuntimeError("can't start new thread"))
+
+
+def test_a_thread_of_gevents_pool_is_known_by_its_first_greenlet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`tests/runtimes` has the real one."""
+    assert not quirks.is_thread_of_gevent()
+    loop = SimpleNamespace(parent=type("_WorkerGreenlet", (), {"__module__": "gevent.threadpool"})())
+    current = SimpleNamespace(parent=loop)
+    monkeypatch.setitem(sys.modules, "greenlet", SimpleNamespace(getcurrent=lambda: current))
+    assert quirks.is_thread_of_gevent()
+    loop.parent = None
+    assert not quirks.is_thread_of_gevent()

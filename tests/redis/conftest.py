@@ -14,7 +14,7 @@ from examples.servers import (
     start_redis,
 )
 from tests.support.fixtures import missing_or_broken, newest_found
-from tests.support.sentinels import SharedSentinels, started
+from tests.support.sentinels import started
 
 
 @pytest.fixture(autouse=True)
@@ -39,18 +39,6 @@ def freezable_redis(_own_redis: RedisServer) -> Iterator[RedisServer]:
         client.flushall()
     yield _own_redis
     _own_redis.thaw()
-
-
-@pytest.fixture(scope="session")
-def shared_sentinels() -> Iterator[SharedSentinels]:
-    with ExitStack() as stack:
-        yield SharedSentinels(stack)
-
-
-@pytest.fixture
-def sentinels(shared_sentinels: SharedSentinels) -> SentinelServers:
-    """The shared Sentinels of the newest version, with an empty primary."""
-    return shared_sentinels.get(newest_found())
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """A program whose threads are greenlets. It plays one story, and prints its name if all is right.
 
-Arguments: gevent or eventlet; first (before the library is imported) or late; the story; URLs of Redis and PostgreSQL.
+Arguments: gevent or eventlet; first (before the library is imported) or late; the story; the URLs of Redis, with commas
+between them; that of a database.
 """
 
 # ruff: noqa: E402 - the threads are replaced first
@@ -12,7 +13,8 @@ import os
 import sys
 from typing import Any
 
-LIBRARY, WHEN, STORY, REDIS, DATABASE = sys.argv[1:]
+LIBRARY, WHEN, STORY, SERVERS, DATABASE = sys.argv[1:]
+REDIS = SERVERS.split(",")[0]
 
 
 def replace_threads() -> None:
@@ -25,6 +27,7 @@ def replace_threads() -> None:
         import eventlet
 
         eventlet.monkey_patch()
+        sys.modules["trio"] = None  # type: ignore[assignment] # httpcore2 imports it, which fails with these sockets
 
 
 if WHEN == "first":
@@ -33,12 +36,17 @@ if WHEN == "first":
 import asyncio
 import threading
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from socketserver import ThreadingMixIn
 from tempfile import TemporaryDirectory
+from urllib.parse import urlsplit
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
+import httpx2
 import redis
 import redis.asyncio
+import redis.sentinel
 from obstore.store import MemoryStore
 from psycopg_pool import ConnectionPool
 from sqlalchemy import create_engine, text
@@ -49,12 +57,23 @@ from fencing import (
     MemoryCoordinator,
     NotAcquired,
     RedisCoordinator,
+    RedlockCoordinator,
     SQLCoordinator,
     StaleFence,
 )
 from fencing.compat import RedisPyLock
 from fencing.redis.keys import keys_of
-from storage_guards import FileGuard, ObjectStoreGuard, PsycopgGuard, RedisGuard, SQLAlchemyGuard
+from storage_guards import (
+    FileGuard,
+    HTTPGuard,
+    ObjectStoreGuard,
+    PsycopgGuard,
+    RedisGuard,
+    SQLAlchemyGuard,
+    WSGIFencingMiddleware,
+    fenced,
+)
+from storage_guards.http import fence_for
 
 if WHEN == "late":
     replace_threads()
@@ -177,10 +196,55 @@ def redis_() -> None:
     play(coordinator)
 
 
+def sentinel() -> None:
+    addresses = [(url.hostname, url.port) for url in map(urlsplit, SERVERS.split(","))]
+    kind: Any = redis.sentinel.Sentinel
+    made = kind(addresses)
+    coordinator, client = RedisCoordinator(made.master_for("shop"), ttl=TTL), made.master_for("shop")
+    play_in_order(coordinator, lambda: client.zcard(keys_of("turns").queue))
+    play(coordinator)
+
+
+def cluster() -> None:
+    made: Any = redis.RedisCluster
+    coordinator, client = RedisCoordinator(made.from_url(REDIS), ttl=TTL), made.from_url(REDIS)
+    play_in_order(coordinator, lambda: client.zcard(keys_of("turns").queue))
+    play(coordinator)
+
+
+def redlock() -> None:
+    play(RedlockCoordinator([redis.Redis.from_url(url) for url in SERVERS.split(",")], ttl=TTL))
+
+
 def sql() -> None:
     coordinator = SQLCoordinator(create_engine(DATABASE), ttl=TTL)
     coordinator.create_tables()
     play(coordinator)
+
+
+def mariadb() -> None:
+    """Locks in MariaDB, and increments there."""
+    engine = create_engine(DATABASE)
+    coordinator, guard = SQLCoordinator(engine, ttl=TTL), SQLAlchemyGuard(engine)
+    coordinator.create_tables()
+    guard.create_tables()
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE totals (total int)"))
+        connection.execute(text("INSERT INTO totals VALUES (0)"))
+
+    def add(_: int) -> None:
+        with coordinator.hold("a", timeout=60) as lease:
+            guard.claim(lease)
+            with guard.begin(lease) as connection:
+                read = connection.execute(text("SELECT total FROM totals")).scalar_one()
+                time.sleep(0.01)
+                connection.execute(text("UPDATE totals SET total = :t"), {"t": read + 1})
+
+    together(6, add)
+    with engine.begin() as connection:
+        assert connection.execute(text("SELECT total FROM totals")).scalar_one() == 6
+    play(coordinator)
+    engine.dispose()
 
 
 def guards() -> None:
@@ -259,6 +323,77 @@ def late_holder() -> None:
     together(2, lambda number: (pause, follow)[number](number))
     with engine.begin() as connection:
         assert connection.execute(text("SELECT total FROM late")).scalar_one() == 105
+    engine.dispose()
+
+
+class _ThreadingServer(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+
+class _Quiet(WSGIRequestHandler):
+    def log_message(self, *_: Any) -> None: ...
+
+
+@contextmanager
+def service(engine: Any, guard: SQLAlchemyGuard) -> Iterator[str]:
+    """A guarded service in greenlets of this process: GET reads the total, PUT writes it."""
+
+    def app(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+        if environ["REQUEST_METHOD"] == "GET":
+            with engine.begin() as connection:
+                body = str(connection.execute(text("SELECT total FROM served")).scalar_one()).encode()
+        else:
+            body = environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"]))
+            with guard.begin(fence_for(environ, "served")) as connection:
+                time.sleep(0.01)
+                connection.execute(text("UPDATE served SET total = :t"), {"t": int(body)})
+        start_response("200 OK", [("Content-Type", "text/plain"), ("Content-Length", str(len(body)))])
+        return [body]
+
+    wrapped: Any = WSGIFencingMiddleware(app, guard)
+    with make_server("127.0.0.1", 0, wrapped, server_class=_ThreadingServer, handler_class=_Quiet) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def http() -> None:
+    """Increments over HTTP, with client and service in greenlets; each greenlet sends its own fence."""
+    engine = create_engine(DATABASE)
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE served (total int)"))
+        connection.execute(text("INSERT INTO served VALUES (0)"))
+    at_service = SQLAlchemyGuard(engine)
+    at_service.create_tables()
+    with service(engine, at_service) as url, httpx2.Client(base_url=url, timeout=60) as client:
+        guard: Any = HTTPGuard("/fencing/claims", client)
+        coordinator = RedisCoordinator(redis_client(), ttl=TTL, guards=[guard])
+
+        def add(_: int) -> None:
+            with coordinator.hold("served", timeout=60) as lease, fenced(client, lease):
+                read = int(client.get("/").text)
+                client.put("/", content=b"%d" % (read + 1)).raise_for_status()
+
+        together(6, add)
+        assert client.get("/").text == "6"
+
+        late = coordinator.acquire("served", timeout=60)
+        guard.claim(late)
+        fence = late.fence
+        coordinator.force_release("served")
+        with coordinator.hold("served", timeout=60):
+            try:
+                with fenced(client, fence):
+                    client.put("/", content=b"0")
+            except StaleFence:
+                pass
+            else:
+                raise AssertionError("a late holder wrote")
+        assert client.get("/").text == "6"
     engine.dispose()
 
 
@@ -363,6 +498,29 @@ def limits() -> None:
     wait_until(lambda: coordinator.holder("limited") is not None)
     holder.kill()
     wait_until(lambda: coordinator.holder("limited") is None)
+
+
+def threadpool() -> None:
+    """A lock on Redis is refused in gevent's threadpool, before anything is taken, and works on in greenlets."""
+    import gevent.threadpool
+
+    coordinator, pool = RedisCoordinator(redis_client(), ttl=TTL), gevent.threadpool.ThreadPool(2)
+
+    def refused(_: int) -> str:
+        try:
+            coordinator.acquire("pooled", timeout=1)
+        except RuntimeError as error:
+            return str(error)
+        raise AssertionError("it was granted")
+
+    for used in (False, True):
+        for call in (refused, lambda _: str(gevent.spawn(refused, 0).get())):  # also in a greenlet of that thread
+            assert "give the threadpool the computation alone" in pool.apply(call, (0,)), used
+        assert coordinator.holder("pooled") is None
+        with coordinator.hold("pooled", timeout=60):
+            assert pool.apply(lambda: "computed") == "computed"
+    memory_ = MemoryCoordinator(ttl=TTL)
+    pool.apply(lambda: memory_.acquire("pooled", timeout=1).release())
 
 
 if __name__ == "__main__":

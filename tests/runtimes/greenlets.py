@@ -17,9 +17,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, text
 
-from examples.servers import RedisServer
+from examples.servers import RedisCluster, RedisServer, SentinelServers
 from storage_guards import SQLAlchemyGuard
 from tests.runtimes.greenlet_jobs import LONG_SECONDS
+from tests.support.fixtures import RedisFactory
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_SECONDS = 60.0
@@ -34,8 +35,12 @@ STORIES = (
     "async_lease",
     "objects",
     "limits",
+    "http",
+    "sentinel",
+    "cluster",
+    "mariadb",
 )
-"""The functions of ``greenlet_stories``."""
+"""The functions of ``greenlet_stories`` that are played with each library."""
 
 
 def require(*packages: str) -> None:
@@ -45,11 +50,27 @@ def require(*packages: str) -> None:
             pytest.skip(f"{package} is not installed with this Python")
 
 
-def play(library: str, when: str, story: str, redis: RedisServer, database: str) -> str:
+def _urls_for(story: str, request: pytest.FixtureRequest) -> str:
+    """Return the URLs of the Redis servers of a story."""
+    if story == "sentinel":
+        sentinels: SentinelServers = request.getfixturevalue("sentinels")
+        return ",".join(sentinel.url for sentinel in sentinels.sentinels)
+    if story == "cluster":
+        cluster: RedisCluster = request.getfixturevalue("redis_cluster")
+        return cluster.servers[0].url
+    if story == "redlock":
+        start: RedisFactory = request.getfixturevalue("fresh_redis")
+        return ",".join(start().url for _ in range(3))
+    server: RedisServer = request.getfixturevalue("any_redis")
+    return server.url
+
+
+def play(library: str, when: str, story: str, request: pytest.FixtureRequest) -> str:
     """Play a story in a process whose threads are greenlets, and return what it prints."""
     program = [sys.executable, "-W", "ignore", "-m", "tests.runtimes.greenlet_stories"]
+    database = request.getfixturevalue("mariadb_url" if story == "mariadb" else "postgres_url")
     run = subprocess.run(
-        [*program, library, when, story, redis.url, database],
+        [*program, library, when, story, _urls_for(story, request), database],
         cwd=ROOT, capture_output=True, text=True, timeout=2 * LIMIT_SECONDS, check=False,
     )  # fmt: skip
     assert run.returncode == 0, run.stdout + run.stderr

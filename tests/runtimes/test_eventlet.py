@@ -16,9 +16,9 @@ pytestmark = pytest.mark.thorough
 
 
 @pytest.mark.parametrize("story", greenlets.STORIES)
-def test_a_story(story: str, any_redis: RedisServer, postgres_url: str) -> None:
+def test_a_story(story: str, request: pytest.FixtureRequest) -> None:
     greenlets.require("eventlet")
-    assert greenlets.play("eventlet", "first", story, any_redis, postgres_url) == f"{story}: played\n"
+    assert greenlets.play("eventlet", "first", story, request) == f"{story}: played\n"
 
 
 def test_celery(any_redis: RedisServer, postgres_url: str, tmp_path: Path) -> None:

@@ -13,10 +13,10 @@ pytestmark = pytest.mark.thorough
 
 
 @pytest.mark.parametrize("when", ["first", "late"])
-@pytest.mark.parametrize("story", greenlets.STORIES)
-def test_a_story(when: str, story: str, any_redis: RedisServer, postgres_url: str) -> None:
+@pytest.mark.parametrize("story", [*greenlets.STORIES, "redlock", "threadpool"])
+def test_a_story(when: str, story: str, request: pytest.FixtureRequest) -> None:
     greenlets.require("gevent")
-    assert greenlets.play("gevent", when, story, any_redis, postgres_url) == f"{story}: played\n"
+    assert greenlets.play("gevent", when, story, request) == f"{story}: played\n"
 
 
 def test_celery(any_redis: RedisServer, postgres_url: str, tmp_path: Path) -> None:
