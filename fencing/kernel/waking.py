@@ -36,13 +36,12 @@ class SafeLock(type(threading.RLock())):  # type: ignore[misc]
     """
 
     def __enter__(self) -> bool:
+        levels = self._recursion_count()  # of this thread
         try:
             self.acquire()
         except BaseException:
-            try:
-                self.release()  # the first call: an exception comes before it or after it
-            except RuntimeError:
-                pass  # it was interrupted as it waited
+            if self._recursion_count() > levels:  # or else it was interrupted before it had the lock
+                self.release()
             raise
         return True
 

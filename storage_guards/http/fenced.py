@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import NamedTuple
@@ -13,6 +12,7 @@ import httpx2
 from fencing.kernel.admission import sorted_fences
 from fencing.kernel.errors import GuardNotEnforceable
 from fencing.kernel.fence import Fence, HasFence
+from fencing.kernel.waking import safe_lock
 from storage_guards.blocks import block
 from storage_guards.http.header import HEADER, header_of, items
 from storage_guards.http.problems import REFUSED, error_of
@@ -72,7 +72,7 @@ class _Hooks:
 
 _blocks: ContextVar[tuple[tuple[_Hooks, _Sent], ...]] = ContextVar("fencing_http_blocks", default=())
 _hooks_of: WeakKeyDictionary[httpx2.Client | httpx2.AsyncClient, _Hooks] = WeakKeyDictionary()
-_lock = threading.RLock()
+_lock = safe_lock()
 
 
 @block

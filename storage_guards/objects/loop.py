@@ -19,7 +19,7 @@ from typing import Any, Generic, NoReturn, TypeVar
 
 from fencing.kernel.loop_thread import run_apart
 from fencing.kernel.process import after_fork, has_greenlets, pid
-from fencing.kernel.waking import SafeEvent
+from fencing.kernel.waking import SafeEvent, safe_lock
 from fencing.kernel.workers import DaemonThread
 from storage_guards.objects.requests import Lost
 
@@ -31,7 +31,7 @@ _GRACE = 30.0
 _END_SECONDS = 2.0
 """How long the end of the process waits for requests to be dropped."""
 
-_starting = threading.RLock()  # reentrant: to greenlets that came later, it is one thread's
+_starting = safe_lock()  # reentrant: to greenlets that came later, it is one thread's
 _loop: asyncio.AbstractEventLoop | None = None
 _ending = False
 
@@ -49,7 +49,7 @@ def _shared_loop() -> asyncio.AbstractEventLoop:
 
 def _in_child() -> None:
     global _loop, _starting
-    _loop, _starting = None, threading.RLock()  # threads do not exist in a child
+    _loop, _starting = None, safe_lock()  # threads do not exist in a child
 
 
 after_fork(_in_child)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from abc import abstractmethod
 from collections.abc import Coroutine
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 from fencing.kernel.effects import Plan, require_asyncio
 from fencing.kernel.errors import GuardUnavailable
 from fencing.kernel.process import after_fork
-from fencing.kernel.waking import SafeEvent
+from fencing.kernel.waking import SafeEvent, safe_lock
 from storage_guards.objects.base import ObjectGuard
 from storage_guards.objects.probe import ProbeReport
 from storage_guards.objects.requests import Deadline
@@ -40,12 +39,12 @@ class ProbedOnce(ObjectGuard):
         self, store: Any, *, prefix: str = "fencing/", timeout: float = 10.0, upload_timeout: float = 60.0
     ) -> None:
         super().__init__(store, prefix=prefix, timeout=timeout, upload_timeout=upload_timeout)
-        self._choosing = threading.Lock()  # held for a moment only, and never during a request
+        self._choosing = safe_lock()  # held for a moment only, and never during a request
         self._probe: _Probe | None = None
         after_fork(self._in_child)
 
     def _in_child(self) -> None:
-        self._choosing, self._probe = threading.Lock(), None
+        self._choosing, self._probe = safe_lock(), None
 
     @abstractmethod
     def _run(self, plan: Plan[Any]) -> Any: ...

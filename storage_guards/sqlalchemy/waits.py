@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -21,6 +20,7 @@ from sqlalchemy import Connection
 
 from fencing.kernel import process
 from fencing.kernel.timer import timer
+from fencing.kernel.waking import safe_lock
 from fencing.sql.dialects import Dialect, SQLite
 from fencing.sql.sessions import SESSIONS
 from storage_guards.sql.shield import GRACE
@@ -40,7 +40,7 @@ class Waits(dict[object, tuple[float, Callable[[], object]]]):
 
     def _reset(self) -> None:
         self.clear()
-        self._shutting = threading.RLock()
+        self._shutting = safe_lock()
         self.checks_at = math.inf
 
     def begin(self, wait: object, seconds: float, shut: Callable[[], object]) -> None:

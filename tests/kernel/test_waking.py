@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from fencing.kernel.waking import SafeLock, TaskWake, safe_lock
+from tests.support.every_step import at_every_step
 
 
 def test_a_task_is_woken_before_its_wait_and_during_it() -> None:
@@ -77,3 +78,16 @@ def test_an_interrupted_with_leaves_the_lock_as_it_was(make: Callable[[], Any], 
     assert other == [depth == 0]
     for _ in range(depth):
         lock.release()
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2])
+def test_a_with_that_is_interrupted_at_any_step_leaves_the_levels_as_they_were(depth: int) -> None:
+    lock: Any = SafeLock()
+    for _ in range(depth):
+        lock.acquire()
+
+    def work() -> None:
+        lock.__enter__()
+        lock.release()
+
+    assert at_every_step(work, lambda: lock._recursion_count() == depth or pytest.fail("a level is wrong")) >= 2
