@@ -39,7 +39,7 @@ def named_by(variable: str) -> str | None:
 
 def sources() -> tuple[str, ...]:
     """Return where servers come from, the first choice first: words of `SOURCES`."""
-    words = tuple(filter(None, os.environ.get(SOURCES_VARIABLE, "").replace(" ", "").split(",")))
+    words = tuple(filter(None, os.environ.get(SOURCES_VARIABLE, "").replace(" ", "").lower().split(",")))
     for word in words:
         if word not in SOURCES:
             raise ServerError(f"{SOURCES_VARIABLE} has the unknown word {word!r}: it takes {', '.join(SOURCES)}")
@@ -48,4 +48,4 @@ def sources() -> tuple[str, ...]:
 
 def is_docker_chosen() -> bool:
     """Whether somebody asked for Docker, which by default is used only where nothing else is to be found."""
-    return "docker" in os.environ.get(SOURCES_VARIABLE, "") and "docker" in sources()
+    return "docker" in os.environ.get(SOURCES_VARIABLE, "").lower() and "docker" in sources()

@@ -91,3 +91,16 @@ def test_a_with_that_is_interrupted_at_any_step_leaves_the_levels_as_they_were(d
         lock.release()
 
     assert at_every_step(work, lambda: lock._recursion_count() == depth or pytest.fail("a level is wrong")) >= 2
+
+
+def test_a_nested_with_that_is_interrupted_before_it_has_the_lock_frees_no_level() -> None:
+    class Interrupted(SafeLock):
+        def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+            raise KeyError
+
+    lock: Any = Interrupted()
+    SafeLock.acquire(lock)
+    with pytest.raises(KeyError):
+        lock.__enter__()
+    assert lock._recursion_count() == 1
+    lock.release()
