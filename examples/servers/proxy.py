@@ -77,11 +77,12 @@ class Proxy:
 
     A request is what a client sent since the last reply it got, so a predicate sees it whole even when it
     comes in pieces (it may be called for each longer piece). What a control method asks for holds when it
-    returns.
+    returns. It listens on `port`; 0: on a free one.
     """
 
-    def __init__(self, target_host: str, target_port: int) -> None:
+    def __init__(self, target_host: str, target_port: int, port: int = 0) -> None:
         self._target = (target_host, target_port)
+        self._port = port
         self._losses: list[Loss] = []
         self._errors: list[BaseException] = []
         self._connections: dict[asyncio.Task[None], list[asyncio.StreamWriter]] = {}
@@ -100,7 +101,7 @@ class Proxy:
     async def _open(self) -> tuple[asyncio.Event, asyncio.Server]:
         flowing = asyncio.Event()
         flowing.set()
-        return flowing, await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        return flowing, await asyncio.start_server(self._serve, "127.0.0.1", self._port)
 
     def url(self, url: str) -> str:
         """The same URL, through this proxy."""

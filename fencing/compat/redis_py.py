@@ -66,7 +66,8 @@ class RedisPyLock(RedisPyLockBase, redis.lock.Lock):
         guards: Iterable[Guard] = (),
         renew: bool = False,
     ) -> None:
-        self.coordinator = coordinator_of(redis, asynchronous=False)  # first: it refuses what is no client
+        # First: it refuses what is no client.
+        self.coordinator = coordinator_of(redis, asynchronous=False, lock="RedisPyLock")
         self._backend = self.coordinator._backend
         super().__init__(redis, name, timeout, sleep, blocking, blocking_timeout, thread_local)
         self._prepare(guards, renew, raise_on_release_error)

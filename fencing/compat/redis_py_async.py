@@ -69,7 +69,8 @@ class AsyncRedisPyLock(RedisPyLockBase, redis.asyncio.lock.Lock):
         guards: Iterable[AsyncGuard] = (),
         renew: bool = False,
     ) -> None:
-        self.coordinator = coordinator_of(redis, asynchronous=True)  # first: it refuses what is no client
+        # First: it refuses what is no client.
+        self.coordinator = coordinator_of(redis, asynchronous=True, lock="RedisPyLock")
         self._backend = self.coordinator._backend
         super().__init__(redis, name, timeout, sleep, blocking, blocking_timeout, thread_local)
         self._prepare(guards, renew, raise_on_release_error)

@@ -31,9 +31,6 @@ _HINTS = {
     "list": "; of several servers, make a RedlockCoordinator first, and use its locks",
 }
 
-
-_HINTS_OF_PACKAGES = {"valkey": "; redis-py works with a Valkey server: write redis.Redis(host=..., port=...)"}
-
 _ATTRIBUTE = "_fencing_coordinator"
 
 
@@ -87,13 +84,18 @@ _shared = _Shared()
 process.after_fork(_shared.remake_lock)
 
 
-def coordinator_of(given: Any, *, asynchronous: bool) -> CoordinatorBase:
+def coordinator_of(given: Any, *, asynchronous: bool, lock: str = "FencedLock") -> CoordinatorBase:
     """Return the given coordinator, or the one that all locks of the given client share.
+
+    Args:
+        given: a coordinator or a client.
+        asynchronous: whether it must be an async one.
+        lock: the name of the class that needs it, the sync one.
 
     Raises:
         TypeError: ``given`` is neither, or is async where a sync one is needed, or the reverse.
     """
-    lock = "AsyncFencedLock" if asynchronous else "FencedLock"
+    lock = f"Async{lock}" if asynchronous else lock
     if isinstance(given, CoordinatorBase):
         if given._backend.asynchronous is not asynchronous:
             wanted = "an async" if asynchronous else "a sync"
@@ -104,12 +106,16 @@ def coordinator_of(given: Any, *, asynchronous: bool) -> CoordinatorBase:
         if home is not None:
             module, name = home[asynchronous]
             return _shared.get(given, getattr(importlib.import_module(module), name))
-    if isinstance(given, type):
+    kind = given if isinstance(given, type) else type(given)
+    hint = _HINTS.get(kind.__name__, "")
+    if kind.__module__.partition(".")[0] == "valkey":
+        factory = importlib.import_module("fencing.redis.connection_factory")
+        hint = factory.hint_of_valkey(given, "redis.asyncio.Redis" if asynchronous else "redis.Redis")
+    elif isinstance(given, type):
         raise TypeError(f"{lock} takes a client or a coordinator, not the class {given.__name__}; make one of it")
-    kind_name, home_name = type(given).__name__, type(given).__module__.partition(".")[0]
     text = (
         f"{lock} takes a client, such as a redis.Redis or an engine of SQLAlchemy, or a coordinator, "
-        f"not {kind_name}{_HINTS.get(kind_name) or _HINTS_OF_PACKAGES.get(home_name, '')}"
+        f"not {kind.__name__}{hint}"
     )
     if asynchronous:
         text = text.replace("redis.Redis", "redis.asyncio.Redis").replace("create_engine", "create_async_engine")

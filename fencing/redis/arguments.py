@@ -23,18 +23,17 @@ def check_client(client: object, wanted: tuple[type, type], coordinator: str) ->
     """Raise TypeError, with what to do instead, if a coordinator does not take this client."""
     if isinstance(client, wanted) and not isinstance(client, PIPELINES):
         return
-    if isinstance(client, type):
-        raise TypeError(f"{coordinator} takes a client, not the class {client.__name__}; write {client.__name__}(...)")
     package = "redis.asyncio" if "asyncio" in wanted[0].__module__ else "redis"
+    hint = hint_of_valkey(client, f"{package}.Redis")
+    if isinstance(client, type) and not hint:
+        raise TypeError(f"{coordinator} takes a client, not the class {client.__name__}; write {client.__name__}(...)")
     if isinstance(client, PIPELINES):
         hint = "; pass the client that made the pipeline"
     elif isinstance(client, (redis.asyncio.Redis, redis.asyncio.RedisCluster)):
         hint = "; for asyncio use AsyncRedisCoordinator or AsyncFencedLock"
     elif isinstance(client, (redis.Redis, redis.RedisCluster)):
         hint = "; for threads use RedisCoordinator or FencedLock"
-    else:
-        hint = hint_of_valkey(client, f"{package}.{'RedisCluster' if 'Cluster' in type(client).__name__ else 'Redis'}")
-    if isinstance(client, str):
+    elif isinstance(client, str):
         hint = f"; write {package}.Redis.from_url(...)"
     raise TypeError(
         f"{coordinator} takes a {package}.Redis or a {package}.RedisCluster, "

@@ -305,10 +305,14 @@ _HINTS = {  # Redis 6.2 has such words in the middle of the text
 
 
 def hint_of_valkey(client: object, wanted: str) -> str:
-    """Return what to pass instead of a client of Valkey's own library; empty: it is none."""
-    if type(client).__module__.partition(".")[0] != "valkey":
+    """Return what to pass instead of a client, or a class, of Valkey's own library; empty: it is neither."""
+    kind = client if isinstance(client, type) else type(client)
+    if kind.__module__.partition(".")[0] != "valkey":
         return ""
-    return f"; redis-py works with a Valkey server: write {wanted}(host=..., port=...)"
+    instead = f"{wanted}{'Cluster' if 'Cluster' in kind.__name__ else ''}(host=..., port=...)"
+    if kind.__name__ == "Sentinel":
+        instead = f"{wanted.removesuffix('.Redis')}.sentinel.Sentinel(...).master_for(...)"
+    return f"; redis-py works with a Valkey server: write {instead}"
 
 
 def map_error(error: RedisError | OSError, address: str) -> NoReply | CoordinatorUnavailable:

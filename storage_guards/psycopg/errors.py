@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import psycopg
 
+from fencing.kernel.errors import GuardNotEnforceable
 from fencing.sql import errors as sql_errors
 from fencing.sql.errors import first_line
 from storage_guards.sql.errors import ErrorContext
@@ -17,6 +18,8 @@ class PsycopgErrors(ErrorContext):
     def explain(self, error: Exception) -> Exception:
         state, message = sql_errors.state_of(error), first_line(error)
         if type(error).__module__.partition(".")[0] == "psycopg_pool":
+            if message.endswith("is not open yet"):
+                return GuardNotEnforceable(f"{message}: call its open() before the guard is used")
             return self.unavailable(
                 f"the pool gave no connection to reach {self.subject}: {message}; psycopg's log says why"
             )

@@ -58,6 +58,8 @@ def test_what_is_no_client_is_refused(side: Side, any_redis: RedisServer) -> Non
     for wrong in (any_redis.url, None, Side(not side.asynchronous).client(any_redis.url)):
         with pytest.raises(TypeError):
             kind(wrong, "r")
+    with pytest.raises(TypeError, match=f"^{kind.__name__} takes a client"):
+        kind(any_redis.url, "r")
     with pytest.raises(TypeError, match="guards"):
         kind(side.client(any_redis.url), "r", guards=object())
     with pytest.raises(TypeError, match="renew"):

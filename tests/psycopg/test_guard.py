@@ -18,7 +18,7 @@ from psycopg import AsyncConnection, Connection
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 from sqlalchemy import text
 
-from fencing import Fence, GuardUnavailable, OutcomeUnknown, UnclaimedFence
+from fencing import Fence, GuardNotEnforceable, GuardUnavailable, OutcomeUnknown, UnclaimedFence
 from storage_guards import AsyncPsycopgGuard, PsycopgGuard
 from storage_guards.psycopg.errors import PsycopgErrors, commit_was_refused
 from storage_guards.psycopg.statements import begin
@@ -74,6 +74,15 @@ def test_async_sources_are_refused_by_the_sync_guard_and_the_reverse() -> None:
             PsycopgGuard(wrong)
     with pytest.raises(TypeError, match="use PsycopgGuard"):
         AsyncPsycopgGuard(pools[0])
+
+
+def test_a_pool_that_was_not_opened_is_told_to_be_opened() -> None:
+    """Another attempt would fail as well."""
+    pools: list[Any] = [ConnectionPool(NOWHERE, open=False), AsyncConnectionPool(NOWHERE, open=False)]
+    with pytest.raises(GuardNotEnforceable, match=r"not open yet: call its open\(\)"):
+        PsycopgGuard(pools[0]).claim(MINE)
+    with pytest.raises(GuardNotEnforceable, match=r"not open yet: call its open\(\)"):
+        asyncio.run(AsyncPsycopgGuard(pools[1]).claim(MINE))
 
 
 def test_a_function_that_returns_something_else() -> None:

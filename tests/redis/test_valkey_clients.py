@@ -17,6 +17,8 @@ from fencing import (
 from storage_guards import AsyncRedisGuard, RedisGuard
 
 valkey: Any = pytest.importorskip("valkey")
+pytest.importorskip("valkey.sentinel")
+pytest.importorskip("valkey.asyncio.sentinel")
 
 TAKERS: list[tuple[Any, str]] = [
     (RedisCoordinator, "redis.Redis"),
@@ -36,3 +38,15 @@ def test_a_client_of_valkey_is_refused_with_what_to_pass(take: Any, instead: str
     with pytest.raises(TypeError) as refused:
         take(client)
     assert f"redis-py works with a Valkey server: write {instead}(host=..., port=...)" in str(refused.value)
+    with pytest.raises(TypeError, match=f"write {instead}\\(host"):
+        take(client.pipeline())
+
+
+@pytest.mark.parametrize(("take", "instead"), TAKERS)
+def test_a_class_of_valkey_or_its_sentinel_is_refused_with_what_to_pass(take: Any, instead: str) -> None:
+    package, home = instead.removesuffix(".Redis"), valkey.asyncio if "asyncio" in instead else valkey
+    for kind, wanted in (("Valkey", instead), ("ValkeyCluster", f"{package}.RedisCluster")):
+        with pytest.raises(TypeError, match=f"write {wanted}\\(host"):
+            take(getattr(home, kind))
+    with pytest.raises(TypeError, match=rf"write {package}.sentinel.Sentinel\(\.\.\.\).master_for\("):
+        take(home.sentinel.Sentinel([("127.0.0.1", 1)]))

@@ -11,39 +11,62 @@ from typing import Any
 
 import pytest
 
-from examples.servers import start_redis
+from examples.servers import PostgresServer, RedisServer, ServerError, start_postgres, start_redis
 from examples.servers.redis import Series
 from tests.support.servers.docker_engine import DockerEngine
 
 pytestmark = pytest.mark.thorough  # it loads testcontainers
 
 
+@pytest.fixture(params=["redis:8-alpine", "valkey/valkey:9-alpine", "postgres:18-alpine"])
+def image(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture
-def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[DockerEngine]:
+def engine(image: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[DockerEngine]:
     config: Any = pytest.importorskip("testcontainers.core.config")
     monkeypatch.setattr(config.testcontainers_config, "ryuk_disabled", True)
     here = config.ConnectionMode.docker_host  # this machine may itself be a container
     monkeypatch.setattr(config.testcontainers_config, "connection_mode_override", here)
-    with DockerEngine() as made:
+    try:
+        server = start_inside(image)
+    except ServerError as error:
+        pytest.skip(str(error))
+    with DockerEngine(server) as made:
         monkeypatch.setenv("DOCKER_HOST", made.url)
         yield made
 
 
-def test_a_redis_in_a_container_serves(
-    engine: DockerEngine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def start_inside(image: str) -> RedisServer | PostgresServer:
+    """Start a server of this machine that an image would have."""
+    if "postgres" in image:
+        return start_postgres(own=True, local=True)
+    return start_redis(own=True, local=True, version="valkey-9" if "valkey" in image else None)
+
+
+def test_a_server_in_a_container_serves(
+    engine: DockerEngine, image: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("FENCING_SERVERS", "docker")
-    with start_redis(own=True, version="8") as server, server.client() as client:
-        assert client.ping()
-        assert server.source == "redis:8-alpine"
-        assert server.pid is None
-    assert engine.loaded == ["redis:8-alpine"]
-    assert engine.created[0]["Image"] == "redis:8-alpine"
-    assert engine.created[0]["Cmd"][0] == "redis-server"
-    assert "Starting redis:8-alpine in Docker, which loads the image first." in capsys.readouterr().err
+    server: RedisServer | PostgresServer
+    if "postgres" in image:
+        with start_postgres(own=True) as server, server.connect() as connection:
+            assert connection.execute("SELECT 1").fetchone() == (1,)
+    else:
+        with start_redis(own=True, version="valkey-9" if "valkey" in image else "8") as server:
+            with server.client() as client:
+                assert client.ping()
+    assert (server.source, server.pid) == (image, None)
+    assert bool(engine.executed) is not image.startswith("redis:"), "the others are asked inside whether they are ready"
+    assert engine.loaded == [image]
+    assert engine.created[0]["Image"] == image
+    assert engine.created[0]["Cmd"][0] in ("redis-server", "valkey-server", "postgres")
+    assert f"Starting {image} in Docker, which loads the image first." in capsys.readouterr().err
     assert not engine.running
 
 
+@pytest.mark.parametrize("image", ["redis:8-alpine"], indirect=True)
 def test_docker_is_not_reached_where_it_is_left_out(engine: DockerEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     for sources in ("path,wheels", ""):
         monkeypatch.setenv("FENCING_SERVERS", sources)

@@ -69,7 +69,7 @@ def test_sources_come_in_the_order_that_is_asked_for(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("FENCING_SERVERS", "")
     assert settings.sources() == ("path", "wheels", "docker")
     assert not settings.is_docker_chosen()
-    monkeypatch.setenv("FENCING_SERVERS", "docker, path")
+    monkeypatch.setenv("FENCING_SERVERS", "Docker, PATH")
     assert settings.sources() == ("docker", "path")
     assert settings.is_docker_chosen()
     monkeypatch.setenv("FENCING_SERVERS", "wheels")

@@ -1,4 +1,4 @@
-"""A Docker engine that answers as the real one does, as far as testcontainers asks. A container is a local Redis."""
+"""A Docker engine that answers as the real one does, as far as testcontainers asks. In a container is a local server."""
 
 from __future__ import annotations
 
@@ -8,26 +8,36 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from examples.servers.local import LocalProcess, new_directory
-from examples.servers.redis import find_redis_binary
+import psycopg
+import redis
+
+from examples.servers import RedisServer
+from examples.servers.postgres import PostgresServer
+from examples.servers.proxy import Proxy
 
 
 class DockerEngine:
     """A running engine. A context manager.
+
+    Args:
+        server: what is in each container: one that runs already. It is closed with the engine.
 
     Attributes:
         url: for DOCKER_HOST.
         images: those that need not be loaded.
         loaded: those that were loaded.
         created: what each container was made of: the body of the request.
+        running: the ports of the containers that run.
+        executed: what was executed in a container.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, server: RedisServer | PostgresServer) -> None:
         self.images: set[str] = set()
         self.loaded: list[str] = []
         self.created: list[dict[str, Any]] = []
-        self.running: list[Any] = []
-        self._binary = find_redis_binary()
+        self.running: list[Proxy] = []
+        self.executed: list[list[str]] = []
+        self._inside = server
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler_of(self))
         self.url = f"tcp://127.0.0.1:{self._server.server_address[1]}"
 
@@ -41,6 +51,7 @@ class DockerEngine:
         self._server.server_close()
         self._thread.join(60)
         self.end()
+        self._inside.close()
 
     def end(self) -> None:
         while self.running:
@@ -52,16 +63,21 @@ class DockerEngine:
         return str(binding["HostPort"])
 
     def start(self) -> None:
-        """Start a Redis on the port that the container binds."""
-        directory, port = new_directory(), self.port
-        process = LocalProcess(
-            command=lambda _: [str(self._binary.path), "--port", port, "--bind", "127.0.0.1"],
-            directory=directory,
-            data=directory / "data",
-            ready=lambda process: "Ready to accept connections" in process.log,
-            clashed=lambda log: "Address already in use" in log,
-        )
-        self.running.append(process)
+        """Have the server on the port that the container binds."""
+        self.running.append(Proxy(self._inside.host, self._inside.port, int(self.port)))
+
+    def execute(self, command: list[str]) -> int:
+        """Return the exit status: 0 where the server answers on the port of the container."""
+        self.executed.append(command)
+        try:
+            if isinstance(self._inside, PostgresServer):
+                psycopg.connect(f"postgresql://postgres@127.0.0.1:{self.port}/postgres").close()
+            else:
+                with redis.Redis(port=int(self.port)) as client:
+                    client.ping()
+        except (psycopg.Error, redis.RedisError):
+            return 1
+        return 0
 
     def answer(self, method: str, path: str, query: str, body: bytes) -> tuple[int, Any]:
         """Return the status and the answer: docs.docker.com/reference/api/engine."""
@@ -90,6 +106,12 @@ class DockerEngine:
                 ports = {name: [{"HostIp": "", "HostPort": self.port}] for name in self.created[-1]["ExposedPorts"]}
                 state = {"Status": "running", "Running": True}
                 return 200, {"Id": "c" * 64, "State": state, "NetworkSettings": {"Ports": ports}}
+            case "POST", ["containers", _, "exec"]:
+                return 201, {"Id": str(self.execute(json.loads(body)["Cmd"]))}
+            case "POST", ["exec", _, "start"]:
+                return 200, ""
+            case "GET", ["exec", status, "json"]:
+                return 200, {"ExitCode": int(status), "Running": False}
             case "DELETE", ["containers", _]:
                 self.end()
                 return 204, None
