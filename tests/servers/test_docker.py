@@ -54,9 +54,9 @@ def test_a_server_in_a_container_serves(
         with start_postgres(own=True) as server, server.connect() as connection:
             assert connection.execute("SELECT 1").fetchone() == (1,)
     else:
-        with start_redis(own=True, version="valkey-9" if "valkey" in image else "8") as server:
-            with server.client() as client:
-                assert client.ping()
+        version = "valkey-9" if "valkey" in image else "8"
+        with start_redis(own=True, version=version) as server, server.client() as client:
+            assert client.ping()
     assert (server.source, server.pid) == (image, None)
     assert bool(engine.executed) is not image.startswith("redis:"), "the others are asked inside whether they are ready"
     assert engine.loaded == [image]

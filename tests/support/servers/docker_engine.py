@@ -1,4 +1,4 @@
-"""A Docker engine that answers as the real one does, as far as testcontainers asks. In a container is a local server."""
+"""An engine that answers as Docker does, as far as testcontainers asks. In its containers is a local server."""
 
 from __future__ import annotations
 
