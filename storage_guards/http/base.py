@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import httpx2
 
@@ -33,6 +34,9 @@ _BACKOFF = Backoff(0.1, 2.0)
 _AWAY = (429, 502, 503, 504)
 _NEVER_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 
+_used_by: WeakKeyDictionary[httpx2.Client | httpx2.AsyncClient, int] = WeakKeyDictionary()
+"""The process in which a guard was the first to send a request through a client."""
+
 
 class Call(NamedTuple):
     """The effect: send a request, and read its reply, within this many seconds."""
@@ -54,11 +58,12 @@ class Reply(NamedTuple):
 class HTTPBase(OfThisProcess):
     """The plans of both HTTP guards."""
 
+    _client: Any
+
     def __init__(
         self, url: str | httpx2.URL, client: httpx2.Client | httpx2.AsyncClient, timeout: float, key: bytes | None
     ) -> None:
         self._timeout = check_timeout(timeout)
-        self._used_by: int | None = None  # the process that has sent a request
         self._key = None if key is None else check_key(key)
         try:
             self._url = client.build_request("POST", url).url  # relative to the client's base_url
@@ -112,12 +117,11 @@ class HTTPBase(OfThisProcess):
                 resource=resource,
             )
 
-        if self._used_by not in (None, process.pid()):
+        if _used_by.setdefault(self._client, process.pid()) != process.pid():
             raise GuardNotEnforceable(
                 "the guard's client was used before this process was forked, and the parent uses its connections; "
                 "nothing was claimed. Make the client, the guard and its coordinator in each process"
             )
-        self._used_by = process.pid()
         headers = {"Accept-Encoding": "identity", **headers}
         answered = yield from retry(
             lambda timeout, _: Call(method, url, headers, timeout),

@@ -257,8 +257,9 @@ def test_a_client_that_was_used_before_a_fork_is_refused(scripted: Scripted) -> 
         guard.claim(MINE)
 
         def check() -> None:
-            with pytest.raises(GuardNotEnforceable, match="in each process"):
-                guard.claim(MINE)
+            for each in (guard, HTTPGuard(service.url, client)):
+                with pytest.raises(GuardNotEnforceable, match="in each process"):
+                    each.claim(MINE)
 
         in_child(check)
         guard.claim(MINE)
