@@ -27,16 +27,20 @@ from storage_guards.psycopg.wire import (
 from storage_guards.sql.shield import finish_within
 
 T = TypeVar("T")
+C = TypeVar("C", bound=AnyConnection)
 
 
 class GuardedBlock:
-    """A guarded transaction on a connection, from its check to its end."""
+    """A guarded transaction on a connection, from its check to its end.
+
+    It gives a connection of the block's own over the same session: see :func:`_own`.
+    """
 
     def __init__(self, connection: Connection[Any], transaction: PsycopgTransaction) -> None:
         self._connection = connection
         self._transaction = transaction
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> Connection[Any]:
         require_idle(self._connection)
         self._autocommit = self._connection.autocommit
         try:
@@ -45,14 +49,17 @@ class GuardedBlock:
             run(self._connection, self._transaction.plan_begin(self._connection), self._transaction.max_silence)
             if self._transaction.caller_block:
                 _forbid(self._connection)
+            self._lent = _own(self._connection)
         except BaseException:
             self._clean_up()
             raise
+        return self._lent
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
+            _revoke(self._lent)
             if error is None:
                 if self._transaction.caller_block:
                     allow(self._connection)
@@ -89,7 +96,7 @@ class AsyncGuardedBlock:
         self._connection = connection
         self._transaction = transaction
 
-    async def __aenter__(self) -> None:
+    async def __aenter__(self) -> AsyncConnection[Any]:
         require_idle(self._connection)
         self._autocommit = self._connection.autocommit
         try:
@@ -100,13 +107,16 @@ class AsyncGuardedBlock:
             )
             if self._transaction.caller_block:
                 _forbid(self._connection)
+            self._lent = _own(self._connection)
         except BaseException:
             await finish_within(self._clean_up(), self._transaction.seconds, lambda: shut(self._connection))
             raise
+        return self._lent
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        _revoke(self._lent)
         allow(self._connection)
         if error is not None:
             self._transaction.body_failed(error)
@@ -163,6 +173,28 @@ async def _roll_back(connection: AsyncConnection[Any]) -> None:
         await connection.rollback()
     except psycopg.Error:
         hang_up(connection)
+
+
+def _own(connection: C) -> C:
+    """Return another connection object over the same session, for one block.
+
+    A task or thread that keeps it, or a cursor of it, may outlive the block. With the connection of a pool, its next
+    statement would be one of the next block over that connection, unchecked.
+    """
+    own = object.__new__(type(connection))
+    vars(own).update(vars(connection), _pool=None)  # a pool takes back its own object alone
+    return own
+
+
+def _revoke(connection: AnyConnection) -> None:
+    """Refuse whatever would still go to the session: each statement waits for its reply in ``wait``."""
+
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise psycopg.InterfaceError(
+            "the guarded block of this connection has ended; begin another one, and read again"
+        )
+
+    vars(connection).update(dict.fromkeys(("wait", "cancel", "cancel_safe"), refuse))
 
 
 def _forbid(connection: AnyConnection) -> None:

@@ -119,8 +119,8 @@ class PsycopgGuard(PsycopgBase, Operations):
         transaction = self._transaction(holders, claim=claim, caller_block=True)
         lent = self._borrow(transaction.seconds)
         try:
-            with transaction, lent as connection, GuardedBlock(connection, transaction):
-                yield connection
+            with transaction, lent as connection, GuardedBlock(connection, transaction) as own:
+                yield own
         except BaseException as error:
             lent.recover()
             if transaction.end_interrupted(error):
@@ -153,8 +153,8 @@ class PsycopgGuard(PsycopgBase, Operations):
         lent = self._borrow(transaction.seconds)
         rows = -1
         try:
-            with transaction, lent as connection, GuardedBlock(connection, transaction):
-                rows = connection.execute(query, params).rowcount
+            with transaction, lent as connection, GuardedBlock(connection, transaction) as own:
+                rows = own.execute(query, params).rowcount
         except BaseException as error:
             lent.recover()
             if transaction.end_interrupted(error):

@@ -130,8 +130,8 @@ class AsyncPsycopgGuard(PsycopgBase, AsyncOperations):
         lent = self._borrow(transaction.seconds)
         try:
             with transaction:
-                async with lent as connection, AsyncGuardedBlock(connection, transaction):
-                    yield connection
+                async with lent as connection, AsyncGuardedBlock(connection, transaction) as own:
+                    yield own
         except BaseException as error:
             await lent.recover()
             if transaction.end_interrupted(error):
@@ -165,8 +165,8 @@ class AsyncPsycopgGuard(PsycopgBase, AsyncOperations):
         rows = -1
         try:
             with transaction:
-                async with lent as connection, AsyncGuardedBlock(connection, transaction):
-                    rows = (await connection.execute(query, params)).rowcount
+                async with lent as connection, AsyncGuardedBlock(connection, transaction) as own:
+                    rows = (await own.execute(query, params)).rowcount
         except BaseException as error:
             await lent.recover()
             if transaction.end_interrupted(error):

@@ -61,6 +61,74 @@ def orders(postgres_url: str) -> Iterator[Orders]:
 autocommit = pytest.mark.parametrize("autocommit", [False, True], ids=["default", "autocommit"])
 
 
+# What is kept from a block
+
+
+@autocommit
+def test_what_is_kept_from_a_block_writes_nothing_in_the_next_one(orders: Orders, autocommit: bool) -> None:
+    """With the connection of a pool, it would be a write of the next holder's checked transaction."""
+    with ConnectionPool(orders.dsn, kwargs={"autocommit": autocommit}, min_size=1, max_size=1) as pool:
+        guard = PsycopgGuard(pool)
+        guard.claim(MINE)
+        with guard.begin(MINE) as kept:
+            cursor = kept.cursor()
+            cursor.execute(READ)
+            copy = kept.cursor().copy("COPY orders FROM STDIN")
+        guard.claim(NEWER)
+        with guard.begin(NEWER) as connection:
+            connection.execute(ADD)
+            assert connection.pgconn is kept.pgconn
+            uses: list[Callable[[], Any]] = [
+                lambda: kept.execute(ADD),
+                lambda: cursor.execute(ADD),
+                lambda: list(kept.cursor().stream(READ)),
+                copy.__enter__,
+                lambda: kept.transaction().__enter__(),
+                kept.cancel,
+                kept.cancel_safe,
+                lambda: next(kept.notifies(timeout=0.1)),
+                lambda: setattr(kept, "autocommit", True),
+            ]
+            for use in uses:
+                with pytest.raises(psycopg.InterfaceError, match="begin another"):
+                    use()
+            for use in (kept.commit, kept.rollback, kept.close):
+                with pytest.raises(GuardNotEnforceable):
+                    use()
+            with pytest.raises(ValueError, match="can't return connection"):
+                pool.putconn(kept)
+        assert orders.total == 1
+        guard.write(NEWER, ADD)
+    assert orders.total == 2
+
+
+def test_a_task_that_outlives_its_block_writes_nothing_in_the_next_one(orders: Orders) -> None:
+    """As `gather` leaves it after an error of another one."""
+
+    async def story() -> None:
+        async with AsyncConnectionPool(orders.dsn, min_size=1, max_size=1, open=False) as pool:
+            guard, resumed = AsyncPsycopgGuard(pool), asyncio.Event()
+
+            async def late(connection: AsyncConnection[Any]) -> None:
+                await resumed.wait()
+                await connection.execute("UPDATE orders SET total = 100 WHERE id = 1")
+
+            await guard.claim(MINE)
+            async with guard.begin(MINE) as kept:
+                task = asyncio.create_task(late(kept))
+            await guard.claim(NEWER)
+            async with guard.begin(NEWER) as connection:
+                await connection.execute(ADD)
+                resumed.set()
+                with pytest.raises(psycopg.InterfaceError, match="begin another"):
+                    await task
+                with pytest.raises(GuardNotEnforceable):
+                    await kept.commit()
+        assert orders.total == 1
+
+    asyncio.run(story())
+
+
 # What the transaction holds
 
 
@@ -72,7 +140,7 @@ def test_the_data_is_read_under_the_marks_lock(orders: Orders, autocommit: bool)
     guard = PsycopgGuard(connection)
     for options in ({}, {"claim": True}):
         with guard.begin(MINE, **options) as inside:
-            assert inside is connection
+            assert inside.pgconn is connection.pgconn
             inside.execute(READ)
             with pytest.raises(GuardUnavailable):
                 impatient.claim(NEWER)
