@@ -1219,6 +1219,20 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/sql/test_forks.py::test_the_transaction_is_the_parents",),
     ),
     Mutant(
+        "what-is-kept-from-a-block-writes-in-the-next",
+        "storage_guards/psycopg/blocks.py",
+        "            _revoke(self._lent)\n            if error is None:",
+        "            if error is None:",
+        ("tests/psycopg/test_transactions.py::test_what_is_kept_from_a_block_writes_nothing_in_the_next_one",),
+    ),
+    Mutant(
+        "a-task-that-outlives-its-block-writes-in-the-next",
+        "storage_guards/psycopg/blocks.py",
+        "        _revoke(self._lent)\n        allow(self._connection)",
+        "        allow(self._connection)",
+        ("tests/psycopg/test_transactions.py::test_a_task_that_outlives_its_block_writes_nothing_in_the_next_one",),
+    ),
+    Mutant(
         "a-thread-that-dies-as-it-begins-is-waited-for",
         "fencing/kernel/workers.py",
         "START_SECONDS if timeout is None else timeout",
