@@ -71,7 +71,8 @@ class Queue:
 
     def wait_for_end(self) -> None:
         wait_until(lambda: not self.waiting and not self.worker.is_running)
-        wait_until(lambda: not self.threads)
+        # one without a number never began: a start that is interrupted at once leaves it in Python's list
+        wait_until(lambda: not any(thread.ident for thread in self.threads))
 
     @property
     def threads(self) -> list[threading.Thread]:
