@@ -20,7 +20,7 @@ from fencing.kernel.guard import check_guards
 from fencing.locks import plans
 from fencing.locks.backend import Backend
 from fencing.locks.coordinator import CoordinatorBase
-from fencing.locks.holding import Holding
+from fencing.locks.holding import Grant
 from fencing.locks.lease import Lease
 from fencing.locks.lease_async import AsyncLease
 from fencing.locks.settings import MAX_TTL, MIN_TTL, Settings, check_flag, check_timeout
@@ -66,7 +66,7 @@ Held = tuple[Any, Any]
 class _Droppable:
     """A lease that may be dropped without a release, as a lock of redis-py, unless it is renewed."""
 
-    _holding: Holding
+    _holding: Grant
     _freed: bool | None
     _pid: int
 
@@ -158,7 +158,7 @@ class RedisPyLockBase:
             self._settings, self._timeout = self._settings_of(self.timeout), self.timeout
         return plans.acquire(self._backend, self._resource, self._settings, seconds, self._granted)
 
-    def _granted(self, holding: Holding) -> Any:
+    def _granted(self, holding: Grant) -> Any:
         """Make the lease of a grant. Called inside the plan, so that no interruption comes between."""
         lease = self._lease_class(self._backend, holding)
         local = self.local
@@ -215,7 +215,7 @@ class RedisPyLockBase:
 
     def _plan_extend(self, lease: Any, seconds: float, replace: bool) -> Plan[Literal[True]]:
         """Set the ttl. Reading it comes first, so that both requests can be repeated after a lost reply."""
-        holding: Holding = lease._holding
+        holding: Grant = lease._holding
         settings = holding.settings
         milliseconds = _extension(seconds, replace)
         if holding.lost is not None or lease._ended is not None:

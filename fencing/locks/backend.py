@@ -22,7 +22,7 @@ from fencing.kernel.effects import Plan
 from fencing.kernel.errors import CoordinatorUnavailable, FencingError, MarkImplausible
 from fencing.kernel.fence import MAX_NUMBER, Fence
 from fencing.kernel.retry import Answer, Backoff, NoReply, retry
-from fencing.locks.holding import Grant, Holding
+from fencing.locks.holding import Grant, GrantOrFence
 from fencing.locks.settings import Settings
 
 BACKOFF = Backoff(first=0.01, longest=0.25)
@@ -181,13 +181,13 @@ class Backend(ABC):
     closed: bool = False
     """Whether the coordinator was closed. It then takes no more locks."""
 
-    track: Callable[[Holding], None] = staticmethod(_leave_to_ttl)
-    """Watches a holding, and renews it, until it ends. Its coordinator sets it. It does no I/O, so it is not a plan."""
+    track: Callable[[Grant], None] = staticmethod(_leave_to_ttl)
+    """Watches a grant, and renews it, until it ends. Its coordinator sets it. It does no I/O, so it is not a plan."""
 
-    held: Callable[[], list[Holding]] = staticmethod(list)
-    """Returns the holdings of this process that have not ended. Its coordinator sets it."""
+    held: Callable[[], list[Grant]] = staticmethod(list)
+    """Returns the grants of this process that have not ended. Its coordinator sets it."""
 
-    give_back_later: Callable[[Fence, Settings], None] = staticmethod(_leave_to_ttl)
+    give_back_later: Callable[[GrantOrFence, Settings], None] = staticmethod(_leave_to_ttl)
     """Releases a grant that will not be used in the background, for at most an hour. Its coordinator sets it."""
 
     @abstractmethod
@@ -204,16 +204,19 @@ class Backend(ABC):
         """
 
     @abstractmethod
-    def plan_release(self, fence: Fence, settings: Settings, *, deadline: float) -> Plan[bool]:
-        """Free the lock if the fence holds it. Return False only if it certainly did not hold it."""
+    def plan_release(self, grant: GrantOrFence, settings: Settings, *, deadline: float) -> Plan[bool]:
+        """Free the lock if the grant holds it. Return False only if it certainly did not hold it.
+
+        Of a bare fence only the resource and the token count: the number may not be known.
+        """
 
     @abstractmethod
     def plan_remint(
-        self, fence: Fence, token: str, settings: Settings, *, floor: int, deadline: float
+        self, grant: GrantOrFence, token: str, settings: Settings, *, floor: int, deadline: float
     ) -> Plan[Grant | None]:
-        """Replace the fence atomically, without freeing the lock, if its number and its token hold the lock.
+        """Replace the grant atomically, without freeing the lock, if its number and its token hold the lock.
 
-        The new fence has the given token and a number above ``floor``. Return None if the fence certainly no longer
+        The new grant has the given token and a number above ``floor``. Return None if the old one certainly no longer
         holds the lock. Nothing is released if there is no answer: the caller repeats it with the same token, or gives
         back both.
         """
@@ -300,17 +303,17 @@ class Backend(ABC):
             )
         return CoordinatorUnavailable(text, resource=about, address=self.address)
 
-    def plan_give_back(self, fence: Fence, settings: Settings) -> Plan[None]:
+    def plan_give_back(self, grant: GrantOrFence, settings: Settings) -> Plan[None]:
         """Release a grant that will not be used, by its token, within a second. If that fails, continue later."""
         answered, requests = False, settings.for_one_try()
         try:
-            yield from self.plan_release(fence, requests, deadline=self.give_back_deadline(settings))
+            yield from self.plan_release(grant, requests, deadline=self.give_back_deadline(settings))
             answered = True
         except FencingError:
             pass
         finally:
             if not answered:
-                self.give_back_later(fence, settings)
+                self.give_back_later(grant, settings)
 
     def give_back_deadline(self, settings: Settings) -> float:
         """Return the moment until which giving back a lock may take."""

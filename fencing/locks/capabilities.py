@@ -13,7 +13,7 @@ from fencing.kernel.effects import Plan
 from fencing.kernel.errors import CoordinatorUnavailable
 from fencing.kernel.fence import Fence
 from fencing.locks.backend import Backend, Holder, Taken, Undecided
-from fencing.locks.holding import Grant
+from fencing.locks.holding import Grant, GrantOrFence
 from fencing.locks.settings import Settings
 
 
@@ -112,9 +112,9 @@ class ReleasesSeveral(Protocol):
     """The capability to free several locks in one request."""
 
     def plan_release_all(
-        self, fences: Sequence[Fence], settings: Settings, *, deadline: float
+        self, grants: Sequence[GrantOrFence], settings: Settings, *, deadline: float
     ) -> Plan[Sequence[bool | None]]:
-        """Free each lock if its fence holds it. False only for those that certainly did not hold it.
+        """Free each lock if its grant holds it. False only for those that certainly did not hold it.
 
         None: there was no answer for this one, for a service of several servers.
         """

@@ -7,7 +7,7 @@ from fencing.kernel.errors import FencingError, StaleFence
 from fencing.kernel.fence import Fence
 from fencing.locks.backend import Backend, Holder
 from fencing.locks.capabilities import RemembersForce
-from fencing.locks.holding import Holding
+from fencing.locks.holding import Grant
 from fencing.locks.settings import Settings
 
 STANDSTILL = 1 / 2
@@ -15,7 +15,7 @@ STANDSTILL = 1 / 2
 shorter ones: its renewal is due after a third of the ttl."""
 
 
-def why_expired(backend: Backend, holding: Holding, now: float) -> str | None:
+def why_expired(backend: Backend, holding: Grant, now: float) -> str | None:
     """Return why a lease has passed its deadline; None: not known."""
     settings = holding.settings
     if settings.ttl is None:

@@ -15,10 +15,10 @@ from typing import Any
 from fencing.kernel import process
 from fencing.kernel.effects import background, run, run_async
 from fencing.kernel.errors import FencingError
-from fencing.kernel.fence import Fence
 from fencing.kernel.retry import Backoff
 from fencing.kernel.workers import PerLoop, Worker
 from fencing.locks.backend import Backend
+from fencing.locks.holding import GrantOrFence
 from fencing.locks.settings import Settings
 
 logger = logging.getLogger("fencing")
@@ -53,8 +53,8 @@ def log_unreleased(resources: list[str]) -> None:
 class _Pending:
     """A lock that must be given back."""
 
-    def __init__(self, fence: Fence, settings: Settings) -> None:
-        self.fence = fence
+    def __init__(self, grant: GrantOrFence, settings: Settings) -> None:
+        self.grant = grant
         self.settings = settings.for_one_try()
         self._until = time.monotonic() + min(max(settings.ttl or 0.0, SHORTEST_TRYING_SECONDS), LONGEST_TRYING_SECONDS)
         self._answers = 0
@@ -64,7 +64,7 @@ class _Pending:
         """Release it once more."""
         deadline = backend.clock() + self.settings.attempt_seconds
         try:
-            yield from backend.plan_release(self.fence, self.settings, deadline=deadline)
+            yield from backend.plan_release(self.grant, self.settings, deadline=deadline)
             self._answers += 1
             self._failures = 0
         except FencingError:
@@ -91,11 +91,11 @@ class GiveBack:
     def _reset(self) -> None:
         self._pending: dict[str, _Pending] = {}
 
-    def later(self, fence: Fence, settings: Settings) -> None:
+    def later(self, grant: GrantOrFence, settings: Settings) -> None:
         """Give back a lock. This returns at once."""
         if len(self._pending) >= MOST_LOCKS or sys.is_finalizing():
             return
-        self._pending[fence.token] = _Pending(fence, settings)
+        self._pending[grant.token] = _Pending(grant, settings)
         try:
             self._worker.wake(self._work)
         except RuntimeError:
@@ -106,9 +106,9 @@ class GiveBack:
             try:
                 run(pending.plan(self._backend), self._backend.perform)
             except BaseException:  # noqa: BLE001 - the ttl frees the lock
-                self._pending.pop(pending.fence.token, None)
+                self._pending.pop(pending.grant.token, None)
             if pending.is_done:
-                self._pending.pop(pending.fence.token, None)
+                self._pending.pop(pending.grant.token, None)
         return min((pending.pause for pending in list(self._pending.values())), default=None)
 
 
@@ -119,7 +119,7 @@ class AsyncGiveBack:
         self._backend = backend
         self._tasks: PerLoop[set[asyncio.Task[None]]] = PerLoop(lambda _: set())  # a closed loop ends no task
 
-    def later(self, fence: Fence, settings: Settings) -> None:
+    def later(self, grant: GrantOrFence, settings: Settings) -> None:
         """Give back a lock. This returns at once."""
         try:
             loop = asyncio.get_running_loop()
@@ -127,7 +127,7 @@ class AsyncGiveBack:
             return  # a loop that has ended, or another thread
         tasks = self._tasks[loop]
         if len(tasks) < MOST_LOCKS:
-            task = background(loop, self._work(_Pending(fence, settings)), "fencing-give-back")
+            task = background(loop, self._work(_Pending(grant, settings)), "fencing-give-back")
             tasks.add(task)
             task.add_done_callback(tasks.discard)
 

@@ -1,16 +1,16 @@
-"""Grants and holdings: the fence of a grant, its deadline, and how it ended. No I/O, no threads."""
+"""Grants: the fence of a grant, its deadline, and how it ended. No I/O, no threads."""
 
 from __future__ import annotations
 
 import math
 import random
 import weakref
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from fencing.kernel import process
-from fencing.kernel.fence import Fence
+from fencing.kernel.fence import MAX_NUMBER, Fence, check_number, granted_fence
 from fencing.kernel.waking import safe_lock
 from fencing.locks.settings import Settings
 
@@ -25,18 +25,6 @@ _lock: Any
 
 RETRY_SHARE = 1 / 20
 JITTER = 0.1
-
-
-@dataclass(slots=True)
-class Grant:
-    """A grant: the fence holds the lock until about ``deadline`` on the coordinator's clock.
-
-    ``packed`` belongs to the backend: data that it needs for each renewal.
-    """
-
-    fence: Fence
-    deadline: float
-    packed: Any = field(default=None, compare=False, repr=False)
 
 
 @dataclass(slots=True, eq=False)
@@ -66,55 +54,70 @@ def _no_lease() -> None:
     """Return no lease: none has been made yet."""
 
 
-class Holding:
-    """The state that a lease, its renewal and the acquiring plan share. Any thread may use it; it ends only once.
+class Grant:
+    """A lock that was taken, with the number that was minted for it. It ends only once.
 
-    It is young until the calendar of renewals takes it over. Most locks are released before that.
+    It has two halves. The backend's: it makes a grant for each answer that takes a lock or replaces a fence, and gets
+    the same object for renewals, and mostly for the release. There it may keep what it needs then. All other attributes
+    are the state that the lease, its renewal and the acquiring plan share. Any thread may use them.
+
+    A grant is young until the calendar of renewals takes it over. Most locks are released before that.
 
     Args:
-        grant: the coordinator's grant.
-        settings: the lock's settings.
-        now: the moment of the grant, on the coordinator's clock.
+        resource: the lock's.
+        number: the number that was minted, 1 … 2^53-1.
+        token: the one that it was asked for with.
+        deadline: the moment of the backend's clock until which it is believed to last: see ``Settings.deadline``.
+        kept: the backend's own, such as the id of a lease at the service. Nobody else reads it.
+
+    Raises:
+        TypeError, ValueError: the number is none.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_alive",
-        "_ended",
-        "_ref",
-        "deadline",
-        "due",
-        "due_together",
-        "fence",
-        "grant",
-        "granted_at",
-        "hindrance",
-        "late",
-        "lease",
-        "loop",
-        "renewed_at",
-        "settings",
-        "ttl_requests",
-        "unanswered_since",
-        "young",
-    )
+    settings: Settings
+    granted_at: float
+    first_granted_at: float
+    """The moment of the first grant, from which ``max_lifetime`` counts; a lease that was reclaimed had others."""
+    renewed_at: float
 
-    def __init__(self, grant: Grant, settings: Settings, now: float) -> None:
-        self.fence = grant.fence
-        self.grant = grant
-        self.deadline = grant.deadline
-        self.settings = settings
-        self.granted_at = self.renewed_at = now
-        self.unanswered_since: float | None = None  # the first attempt to renew it since the last one that succeeded
-        self.ttl_requests: list[TtlRequest] = []
-        self.loop: Any = None  # the event loop of its lease; None: threads have it
-        self.hindrance: Callable[[], str] | None = None  # says why its last renewal, which was due, did not begin
-        self.late = 0.0  # by how many seconds this process has delayed its renewal
-        self.due: float | None = None
-        self.lease: Callable[[], Notified | None] = _no_lease
+    # Defaults of the class: most grants end without any of them.
+    unanswered_since: float | None = None  # the first attempt to renew it since the last one that succeeded
+    ttl_requests: Sequence[TtlRequest] = ()
+    loop: Any = None  # the event loop of its lease; None: threads have it
+    hindrance: Callable[[], str] | None = None  # says why its last renewal, which was due, did not begin
+    late = 0.0  # by how many seconds this process has delayed its renewal
+    due: float | None = None
+    lease: Callable[[], Notified | None] = staticmethod(_no_lease)
+    young: set[Grant] | None = None  # all that are young, until the calendar takes them over
+    _fence: Fence | None = None
+    _ref: weakref.ref[Grant] | None = None
+    _alive: set[weakref.ref[Grant]]
+    due_together: set[weakref.ref[Grant]] | None = None  # all that are due at the same moment
+
+    def __init__(self, resource: str, number: int, token: str, deadline: float, kept: Any = None) -> None:
+        if type(number) is not int or not 1 <= number <= MAX_NUMBER:
+            check_number(number)
+        self.resource = resource
+        self.number = number
+        self.token = token
+        self.deadline = deadline
+        self.kept = kept
         self._ended: list[tuple[End | Loss, str | None]] = []  # only the first entry counts, and append is atomic
-        self.young: set[Holding] | None = None  # all that are young, until the calendar takes them over
-        self._ref: weakref.ref[Holding] | None = None
+
+    def begin(self, settings: Settings, now: float) -> None:
+        """Note the settings of the lock, and the moment of the grant."""
+        self.settings = settings
+        self.granted_at = self.first_granted_at = self.renewed_at = now
+
+    @property
+    def fence(self) -> Fence:
+        """Its fence, which is made when it is first asked for."""
+        if self._fence is None:
+            self._fence = granted_fence(self.resource, self.number, self.token)
+        return self._fence
+
+    def __repr__(self) -> str:
+        return f"Grant({self.fence!r}, deadline={self.deadline:.3f})"
 
     @property
     def moment(self) -> float:
@@ -129,11 +132,6 @@ class Holding:
         if self._ref is None and self.settings.renew and self.settings.ttl is not None:  # young
             return self.granted_at + self.settings.ttl * THIRD
         return self.due
-
-    @property
-    def first_granted_at(self) -> float:
-        """The moment of the first grant, from which ``max_lifetime`` counts."""
-        return self.granted_at
 
     @property
     def ended(self) -> End | Loss | None:
@@ -166,7 +164,7 @@ class Holding:
         return True
 
     def lose_reclaimed(self, cause: str | None) -> None:
-        """Note that the lock is gone, after the holding was ended to be reclaimed. Notify its lease."""
+        """Note that the lock is gone, after the grant was ended to be reclaimed. Notify its lease."""
         self._ended[0] = ("gone", cause)
         lease = self.lease()
         if lease is not None:
@@ -184,12 +182,11 @@ class Holding:
             self._leave_calendar(self._ref)
         return self._ended[0] is entry
 
-    def join_calendar(self, alive: set[weakref.ref[Holding]]) -> None:
-        """Join all holdings of the calendar, weakly: only a lease, or a plan that claims, keeps a holding."""
+    def join_calendar(self, alive: set[weakref.ref[Grant]]) -> None:
+        """Join all grants of the calendar, weakly: only a lease, or a plan that claims, keeps a grant."""
         if self._ref is not None:
             return
         self._alive = alive
-        self.due_together: set[weakref.ref[Holding]] | None = None  # all that are due at the same moment
         if self.due is None and self.settings.renew:
             self.due = self._next_due(self.granted_at, THIRD)
         ref = weakref.ref(self, alive.discard)
@@ -198,13 +195,13 @@ class Holding:
         if self._ended:  # by another thread, which may have come too early to see the lines above
             self._leave_calendar(ref)
 
-    def join_moment(self, together: set[weakref.ref[Holding]]) -> None:
-        """Join the holdings that are due at the same moment."""
+    def join_moment(self, together: set[weakref.ref[Grant]]) -> None:
+        """Join the grants that are due at the same moment."""
         assert self._ref is not None
         self.due_together = together
         together.add(self._ref)
 
-    def _leave_calendar(self, ref: weakref.ref[Holding]) -> None:
+    def _leave_calendar(self, ref: weakref.ref[Grant]) -> None:
         together, self.due_together = self.due_together, None
         if together is not None:
             together.discard(ref)
@@ -267,7 +264,7 @@ class Holding:
         return due
 
 
-def _merged(requests: list[TtlRequest]) -> list[TtlRequest]:
+def _merged(requests: Sequence[TtlRequest]) -> list[TtlRequest]:
     """Return the requests, and of those whose calls have ended at most two: what was answered, and what was not."""
     merged = [each for each in requests if not each.is_over]
     for is_answered in (True, False):
@@ -286,16 +283,5 @@ def _remake_lock() -> None:
 _remake_lock()
 process.after_fork(_remake_lock)
 
-
-class SuccessorHolding(Holding):
-    """The holding that takes the place of a reclaimed one."""
-
-    __slots__ = ("_first_granted_at",)
-
-    def __init__(self, grant: Grant, settings: Settings, now: float, first_granted_at: float) -> None:
-        super().__init__(grant, settings, now)
-        self._first_granted_at = first_granted_at
-
-    @property
-    def first_granted_at(self) -> float:
-        return self._first_granted_at
+GrantOrFence = Grant | Fence
+"""What names a grant to the backend: the grant itself, or only its fence, such as that of another process."""

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 from fencing.kernel.waking import safe_lock
 from fencing.kernel.workers import Worker
-from fencing.locks.holding import Holding
+from fencing.locks.holding import Grant
 from fencing.locks.settings import TICKS_PER_TTL
 
 MOST_AT_ONCE = 4
@@ -31,16 +31,16 @@ class Lane:
 
     def __init__(self, tick_seconds: float) -> None:
         self.attempt_seconds = tick_seconds * TICKS_PER_TTL / 3
-        self._by_ttl: dict[float | None, deque[Holding]] = {}  # a request has one ttl
+        self._by_ttl: dict[float | None, deque[Grant]] = {}  # a request has one ttl
 
     def __bool__(self) -> bool:
         return bool(self._by_ttl)
 
-    def add(self, holding: Holding) -> None:
+    def add(self, holding: Grant) -> None:
         """Add a holding that is due."""
         self._by_ttl.setdefault(holding.settings.ttl, deque()).append(holding)
 
-    def take(self, batch: list[Holding], most: int) -> None:
+    def take(self, batch: list[Grant], most: int) -> None:
         """Move the most urgent ones that have not ended into an empty batch, as many as one request may have."""
         while self._by_ttl and not batch:
             ttl = min(self._by_ttl, key=self._deadline)
@@ -62,12 +62,12 @@ class LoopLane(Lane):
 
     def __init__(self, tick_seconds: float) -> None:
         super().__init__(tick_seconds)
-        self.running: dict[asyncio.Task[None], list[Holding]] = {}
+        self.running: dict[asyncio.Task[None], list[Grant]] = {}
 
 
-def by_lane(holdings: Iterable[Holding]) -> Iterable[tuple[float, list[Holding]]]:
+def by_lane(holdings: Iterable[Grant]) -> Iterable[tuple[float, list[Grant]]]:
     """Return the holdings that belong to the same lane, with its ``tick_seconds``."""
-    lanes: dict[float, list[Holding]] = {}
+    lanes: dict[float, list[Grant]] = {}
     for holding in holdings:
         lanes.setdefault(holding.settings.tick_seconds, []).append(holding)
     return lanes.items()

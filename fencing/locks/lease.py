@@ -20,7 +20,7 @@ from fencing.locks import plans
 from fencing.locks.backend import Backend
 from fencing.locks.callbacks import call_in_thread
 from fencing.locks.causes import plan_why_gone, why_expired, why_stale
-from fencing.locks.holding import Grant, Holding, SuccessorHolding
+from fencing.locks.holding import Grant
 from fencing.locks.reclaim import plan_reclaim
 from fencing.locks.ttl import set_ttl
 
@@ -56,7 +56,7 @@ class LeaseBase:
     )
     _asked = False  # True: a release without an answer may have freed the lock
 
-    def __init__(self, backend: Backend, holding: Holding) -> None:
+    def __init__(self, backend: Backend, holding: Grant) -> None:
         self._backend = backend
         self._holding = holding
         self._callbacks: list[Callable[[LeaseLost], Any]] = []
@@ -179,8 +179,9 @@ class LeaseBase:
         if self._asked or self._freed is not None:
             return None
         backend, before = self._backend, self._holding
-        holding = SuccessorHolding(grant, before.settings, backend.clock(), before.first_granted_at)
-        lease = type(self)(backend, holding)
+        grant.begin(before.settings, backend.clock())
+        grant.first_granted_at = before.first_granted_at
+        lease = type(self)(backend, grant)
         lease._is_claimed = False
         lease._inside, lease._block, lease._release_by, lease._turns = (
             self._inside,
@@ -189,10 +190,10 @@ class LeaseBase:
             self._turns,
         )
         self._hand_over(lease)
-        backend.track(holding)
+        backend.track(grant)
         self._successor = lease  # last: an interruption before it leaves this lease to be continued
         if self._asked:  # a signal handler has just released it
-            holding.end("released")
+            grant.end("released")
             return None
         return lease
 
@@ -202,7 +203,7 @@ class LeaseBase:
 
     def _plan_release(self, deadline: float | None) -> Plan[bool]:
         """Free the lock; also from a fence that replaces its own, but whose answer is missing."""
-        freed = yield from plans.release(self._backend, self.fence, self._holding.settings, deadline)
+        freed = yield from plans.release(self._backend, self._holding, self._holding.settings, deadline)
         for fence in self._unanswered():  # behind the fence that it replaces: it can take the lock only from that
             freed = (yield from plans.release(self._backend, fence, self._holding.settings, deadline)) or freed
         return freed
@@ -315,7 +316,7 @@ class Lease(LeaseBase):
 
     __module__ = "fencing"
 
-    def __init__(self, backend: Backend, holding: Holding) -> None:
+    def __init__(self, backend: Backend, holding: Grant) -> None:
         # Reentrant: a signal handler may release the lease. safe_lock() would be a call more for each lease.
         self._releasing = SafeLock() if quirks.SKIPS_EXIT else threading.RLock()
         LeaseBase.__init__(self, backend, holding)  # super() would take longer
@@ -442,7 +443,7 @@ class Lease(LeaseBase):
                     return self._newest._release_until(deadline)
                 if self._begin_release():
                     if self._replacement is None:
-                        plan = plans.release(self._backend, self._holding.fence, self._holding.settings, deadline)
+                        plan = plans.release(self._backend, self._holding, self._holding.settings, deadline)
                     else:
                         plan = self._plan_release(deadline)
                     asked_before, self._asked = self._asked, True
@@ -502,5 +503,6 @@ class Lease(LeaseBase):
         elif self._must_release_later():
             self._holding.end("released")
             self._asked = True
-            for fence in (self.fence, *self._unanswered()):
+            self._backend.give_back_later(self._holding, self._holding.settings)
+            for fence in self._unanswered():
                 self._backend.give_back_later(fence, self._holding.settings)

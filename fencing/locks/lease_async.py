@@ -13,7 +13,7 @@ from fencing.kernel.errors import FencingError, LeaseLost
 from fencing.locks import plans
 from fencing.locks.backend import Backend
 from fencing.locks.callbacks import log_failure
-from fencing.locks.holding import Holding
+from fencing.locks.holding import Grant
 from fencing.locks.lease import LeaseBase, keep_outcome
 from fencing.locks.reclaim import plan_reclaim
 from fencing.locks.ttl import set_ttl
@@ -32,7 +32,7 @@ class AsyncLease(LeaseBase):
     _cancel: Callable[[], None] | None = None
     _releasing: tuple[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] | None = None
 
-    def __init__(self, backend: Backend, holding: Holding) -> None:
+    def __init__(self, backend: Backend, holding: Grant) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
         super().__init__(backend, holding)
 
@@ -188,7 +188,7 @@ class AsyncLease(LeaseBase):
             self._releasing = loop, waiting
             try:
                 if self._replacement is None:
-                    plan = plans.release(self._backend, self.fence, self._holding.settings, deadline)
+                    plan = plans.release(self._backend, self._holding, self._holding.settings, deadline)
                 else:
                     plan = self._plan_release(deadline)
                 asked_before, self._asked = self._asked, True
@@ -252,7 +252,8 @@ class AsyncLease(LeaseBase):
         elif self._must_release_later():
             self._holding.end("released")
             self._asked = True
-            for fence in (self.fence, *self._unanswered()):
+            self._backend.give_back_later(self._holding, self._holding.settings)
+            for fence in self._unanswered():
                 self._backend.give_back_later(fence, self._holding.settings)
 
 

@@ -16,7 +16,7 @@ from fencing.locks.backend import ForcedRelease, Holder
 from fencing.locks.clients import Client, coordinator_of
 from fencing.locks.coordinator import CoordinatorBase
 from fencing.locks.hold import Hold
-from fencing.locks.holding import Holding
+from fencing.locks.holding import Grant
 from fencing.locks.lease import Lease
 from fencing.locks.settings import LockOptions, check_flag, check_timeout
 from fencing.locks.signatures import show_options
@@ -64,7 +64,7 @@ class FencedLock:
         self.resource = check_resource(resource, backend.prefix)
         self._settings = settings_of(backend, options, asynchronous=False) if options else backend.settings
         self._key = id(backend), self.resource
-        self._lease: Callable[[Holding], Lease] = partial(Lease, backend)
+        self._lease: Callable[[Grant], Lease] = partial(Lease, backend)
 
     def acquire(self, timeout: float | None = None) -> Lease:
         """Wait for the lock, take it, and claim its fence at every guard. Prefer :meth:`hold`, which also releases it.

@@ -15,7 +15,7 @@ from fencing.locks.backend import ForcedRelease, Holder
 from fencing.locks.clients import Client, coordinator_of
 from fencing.locks.coordinator import CoordinatorBase
 from fencing.locks.hold_async import AsyncHold
-from fencing.locks.holding import Holding
+from fencing.locks.holding import Grant
 from fencing.locks.lease_async import AsyncLease
 from fencing.locks.settings import AsyncLockOptions, check_flag, check_timeout
 from fencing.locks.signatures import show_options
@@ -66,7 +66,7 @@ class AsyncFencedLock:
         self.resource = check_resource(resource, backend.prefix)
         self._settings = settings_of(backend, options, asynchronous=True) if options else backend.settings
         self._key = id(backend), self.resource
-        self._lease: Callable[[Holding], AsyncLease] = partial(AsyncLease, backend)
+        self._lease: Callable[[Grant], AsyncLease] = partial(AsyncLease, backend)
 
     async def acquire(self, timeout: float | None = None) -> AsyncLease:
         """Wait for the lock, take it, and claim its fence at every guard. Prefer :meth:`hold`, which also releases it.

@@ -25,7 +25,7 @@ from fencing.kernel.fence import Fence, new_token
 from fencing.locks.backend import Backend, ForcedRelease, Holder, Place, Taken, Undecided
 from fencing.locks.capabilities import Queues, RenewsGrants
 from fencing.locks.causes import plan_why_gone
-from fencing.locks.holding import Grant, Holding
+from fencing.locks.holding import Grant, GrantOrFence
 from fencing.locks.long_waits import WARNING_SECONDS, LongWait, begin_wait
 from fencing.locks.settings import TRY_SECONDS, Settings
 from fencing.locks.waiting import POLLING, poll_pause
@@ -52,48 +52,43 @@ class Superseded(NamedTuple):
 class Taking:
     """What a plan may have taken, and must give back unless it ends with a lease."""
 
-    __slots__ = ("_pid", "fence", "holding", "token")
+    __slots__ = ("_pid", "grant", "token")
 
     def __init__(self) -> None:
         self._pid = process.pid()
-        self.fence: Fence | None = None  # a grant
+        self.grant: Grant | None = None
         self.token: str | None = None  # a request under this token may have run
-        self.holding: Holding | None = None
 
     @property
     def may_hold(self) -> bool:
         """Whether there is something to give back."""
-        return self.fence is not None or self.token is not None
+        return self.grant is not None or self.token is not None
 
-    def hold(self, backend: Backend, grant: Grant, settings: Settings) -> Holding:
+    def hold(self, backend: Backend, grant: Grant, settings: Settings) -> None:
         """Note a grant, and begin to renew it."""
-        self.fence, self.token = grant.fence, None
-        self.holding = holding = Holding(grant, settings, backend.clock())
-        backend.track(holding)  # after the line above: it is ended with this plan, however that ends
-        return holding
+        self.grant, self.token = grant, None
+        grant.begin(settings, backend.clock())
+        backend.track(grant)  # after the lines above: it is ended with this plan, however that ends
 
     def over(self) -> None:
         """Note that nothing was taken, or that it is gone."""
-        self.fence = self.token = None
+        if self.grant is not None:
+            self.grant.end("abandoned")
+        self.grant = self.token = None
 
-    def hold_on(self) -> None:
-        """End the holding, and release nothing: the same request will be made again."""
-        if self.holding is not None:
-            self.holding.end("abandoned")
-        self.over()
-
-    def end(self, resource: str) -> list[Fence]:
-        """End the holding, and return the fences to release."""
-        if self.holding is not None:
-            self.holding.end("abandoned")
+    def end(self, resource: str) -> list[GrantOrFence]:
+        """End the grant, and return what to release."""
         asked = [] if self.token is None else [Fence(resource, 1, self.token)]
-        return asked if self.fence is None else [self.fence, *asked]
+        if self.grant is None:
+            return [*asked]
+        self.grant.end("abandoned")
+        return [self.grant, *asked]
 
     def abandon(self, backend: Backend, resource: str, settings: Settings) -> None:
         """Give back in the background: the plan is closed, and can do nothing any more."""
         if process.pid() == self._pid:  # a forked child closes its copies of the parent's plans
-            for fence in self.end(resource):
-                backend.give_back_later(fence, settings)
+            for grant in self.end(resource):
+                backend.give_back_later(grant, settings)
 
 
 class _Known:
@@ -146,18 +141,18 @@ class _Known:
             yield poll_pause(self.polls, self.remaining, left)
 
 
-def _same(holding: Holding) -> Holding:
-    return holding
+def _same(grant: Grant) -> Grant:
+    return grant
 
 
 @overload
-def acquire(backend: Backend, resource: str, settings: Settings, timeout: float) -> Plan[Holding]: ...
+def acquire(backend: Backend, resource: str, settings: Settings, timeout: float) -> Plan[Grant]: ...
 @overload
 def acquire(
-    backend: Backend, resource: str, settings: Settings, timeout: float, lease: Callable[[Holding], T]
+    backend: Backend, resource: str, settings: Settings, timeout: float, lease: Callable[[Grant], T]
 ) -> Plan[T]: ...
 def acquire(
-    backend: Backend, resource: str, settings: Settings, timeout: float, lease: Callable[[Holding], Any] = _same
+    backend: Backend, resource: str, settings: Settings, timeout: float, lease: Callable[[Grant], Any] = _same
 ) -> Plan[Any]:
     """Wait for the lock, take it, and claim its fence at every guard. An interruption gives the lock back.
 
@@ -220,11 +215,11 @@ def acquire(
                     queues = True
                     continue
             else:
-                holding = taking.hold(backend, reply, settings)
-                if not settings.guards and holding.granted_at < holding.deadline:
-                    return lease(holding)
+                taking.hold(backend, reply, settings)
+                if not settings.guards and reply.granted_at < reply.deadline:
+                    return lease(reply)
                 claims_end_at = backend.clock() + TRY_SECONDS if timeout == 0 else caller_deadline
-                outcome = yield from _claim(backend, holding, settings, requests, claims_end_at, started, taking, lease)
+                outcome = yield from _claim(backend, reply, settings, requests, claims_end_at, started, taking, lease)
                 if not isinstance(outcome, Superseded):
                     return outcome
                 known.supersede(outcome)
@@ -240,7 +235,7 @@ def acquire(
         known.waiting = None  # the error's traceback refers to it
         if isinstance(error, NotAcquired):
             error.waited = backend.clock() - started
-        if known.place is not None and taking.fence is None:
+        if known.place is not None and taking.grant is None:
             yield Shielded(_leave(backend, known.place, resource, token, settings, is_open=taking.token is not None))
         elif taking.may_hold:
             yield Shielded(give_back(backend, resource, taking, settings))
@@ -292,41 +287,40 @@ def _deadline(backend: Backend, settings: Settings, caller_deadline: float | Non
 
 def _claim(
     backend: Backend,
-    holding: Holding,
+    grant: Grant,
     settings: Settings,
     requests: Settings,
     caller_deadline: float | None,
     started: float,
     taking: Taking,
-    lease: Callable[[Holding], T],
+    lease: Callable[[Grant], T],
 ) -> Plan[T | Superseded]:
     """Claim the fence at every guard. If a guard has admitted a newer one, mint a fence above it and claim again.
 
-    The holding is renewed meanwhile, because claims take time. After any failure, the caller gives back what ``taking``
+    The grant is renewed meanwhile, because claims take time. After any failure, the caller gives back what ``taking``
     says.
     """
-    fence = holding.fence
     for _ in range(CLAIM_ROUNDS):
-        newer = yield from claim_once(backend, holding, settings, caller_deadline)
+        newer = yield from claim_once(backend, grant, settings, caller_deadline)
         if newer is None:
-            if holding.lost is None and backend.clock() < holding.deadline:
-                return lease(holding)
+            if grant.lost is None and backend.clock() < grant.deadline:
+                return lease(grant)
             break  # the claims outlasted the lease: give the lock back, if we still have it, and wait again
         deadline = _deadline(backend, requests, caller_deadline)
         taking.token = new_token()
-        reminted = yield from backend.plan_remint(fence, taking.token, requests, floor=newer, deadline=deadline)
-        holding.end("abandoned")
+        reminted = yield from backend.plan_remint(grant, taking.token, requests, floor=newer, deadline=deadline)
+        grant.end("abandoned")
         if reminted is None:
             taking.over()
             return Superseded(newer)
-        fence = reminted.fence
-        holding = taking.hold(backend, reminted, settings)
+        grant = reminted
+        taking.hold(backend, grant, settings)
     else:
         waited = backend.clock() - started
-        raise NotAcquired(resource=fence.resource, reason="superseded", waited=waited)
-    yield Shielded(give_back(backend, fence.resource, taking, settings))
+        raise NotAcquired(resource=grant.resource, reason="superseded", waited=waited)
+    yield Shielded(give_back(backend, grant.resource, taking, settings))
     taking.over()
-    return Superseded(fence.number)
+    return Superseded(grant.number)
 
 
 def number_to_exceed(stale: StaleFence) -> int:
@@ -336,9 +330,7 @@ def number_to_exceed(stale: StaleFence) -> int:
     return stale.floor or stale.fence.number
 
 
-def claim_once(
-    backend: Backend, holding: Holding, settings: Settings, caller_deadline: float | None
-) -> Plan[int | None]:
+def claim_once(backend: Backend, grant: Grant, settings: Settings, caller_deadline: float | None) -> Plan[int | None]:
     """Claim at every guard. Return None if all admitted it, or else the number that the next fence must exceed."""
     for guard in settings.guards:
         # Without a deadline from the caller, a claim may take a whole ttl, which renewal extends meanwhile.
@@ -346,9 +338,9 @@ def claim_once(
             backend.clock() + (settings.ttl or settings.request_seconds) if caller_deadline is None else caller_deadline
         )
         if not settings.renew:
-            claim_deadline = min(claim_deadline, holding.deadline)
+            claim_deadline = min(claim_deadline, grant.deadline)
         try:
-            yield Claim(guard, (holding.fence,), timeout=max(claim_deadline - backend.clock(), 0.001))
+            yield Claim(guard, (grant.fence,), timeout=max(claim_deadline - backend.clock(), 0.001))
         except StaleFence as stale:
             return number_to_exceed(stale)
     return None
@@ -356,35 +348,35 @@ def claim_once(
 
 def give_back(backend: Backend, resource: str, taking: Taking, settings: Settings) -> Plan[None]:
     """Release what a plan may have taken. A request that has no answer may run later, so it is released again."""
-    fences = taking.end(resource)
-    for fence in fences:
-        yield from backend.plan_give_back(fence, settings)
+    grants = taking.end(resource)
+    for grant in grants:
+        yield from backend.plan_give_back(grant, settings)
     if taking.token is not None:
-        backend.give_back_later(fences[-1], settings)
+        backend.give_back_later(grants[-1], settings)
 
 
-def release(backend: Backend, fence: Fence, settings: Settings, deadline: float | None = None) -> Plan[bool]:
+def release(backend: Backend, grant: GrantOrFence, settings: Settings, deadline: float | None = None) -> Plan[bool]:
     """Free the lock, until ``deadline`` if it is given. Return False if it was lost before."""
     if deadline is None:
         deadline = backend.clock() + settings.request_seconds
-    return backend.plan_release(fence, settings, deadline=deadline)
+    return backend.plan_release(grant, settings, deadline=deadline)
 
 
-def renew(backend: Backend, fence: Fence, settings: Settings) -> Plan[float]:
+def renew(backend: Backend, grant: Grant, settings: Settings) -> Plan[float]:
     """Give the lock its full ttl again, and return its new deadline. Raise LeaseLost if the lock is gone."""
     if not isinstance(backend, RenewsGrants):
         raise TypeError(f"{backend.kind} cannot renew single leases; use a ttl that outlasts the work")
     deadline = _deadline(backend, settings)
-    [renewed] = yield from backend.plan_renew([Grant(fence, deadline)], settings, deadline=deadline)
+    [renewed] = yield from backend.plan_renew([grant], settings, deadline=deadline)
     if isinstance(renewed, CoordinatorUnavailable):
         raise renewed
     if renewed is None:
-        cause = yield from plan_why_gone(backend, fence, settings, _deadline(backend, settings.for_one_try()))
-        raise LeaseLost(fence=fence, reason="gone", cause=cause)
+        cause = yield from plan_why_gone(backend, grant.fence, settings, _deadline(backend, settings.for_one_try()))
+        raise LeaseLost(fence=grant.fence, reason="gone", cause=cause)
     return renewed
 
 
-def renew_together(backend: RenewsGrants, batch: Sequence[Holding], attempt_seconds: float) -> Plan[None]:
+def renew_together(backend: RenewsGrants, batch: Sequence[Grant], attempt_seconds: float) -> Plan[None]:
     """Renew leases of one ttl in one request. Each is then renewed, lost, or due again soon.
 
     Args:
@@ -394,7 +386,7 @@ def renew_together(backend: RenewsGrants, batch: Sequence[Holding], attempt_seco
     settings = batch[0].settings  # a renewal uses only the ttl
     attempt_deadline = backend.clock() + min(settings.attempt_seconds, attempt_seconds)
     try:
-        deadlines = yield from backend.plan_renew([each.grant for each in batch], settings, deadline=attempt_deadline)
+        deadlines = yield from backend.plan_renew(batch, settings, deadline=attempt_deadline)
     except CoordinatorUnavailable:
         now = backend.clock()
         for each in batch:
@@ -402,7 +394,7 @@ def renew_together(backend: RenewsGrants, batch: Sequence[Holding], attempt_seco
             each.not_renewed(now)
         return
     now = backend.clock()
-    gone: list[Holding] = []
+    gone: list[Grant] = []
     for each, deadline in zip(batch, deadlines, strict=True):
         if deadline is None:
             gone.append(each)
@@ -420,10 +412,10 @@ def renew_together(backend: RenewsGrants, batch: Sequence[Holding], attempt_seco
 
 
 @overload
-def adopt(backend: Backend, fence: Fence, settings: Settings) -> Plan[Holding]: ...
+def adopt(backend: Backend, fence: Fence, settings: Settings) -> Plan[Grant]: ...
 @overload
-def adopt(backend: Backend, fence: Fence, settings: Settings, lease: Callable[[Holding], T]) -> Plan[T]: ...
-def adopt(backend: Backend, fence: Fence, settings: Settings, lease: Callable[[Holding], Any] = _same) -> Plan[Any]:
+def adopt(backend: Backend, fence: Fence, settings: Settings, lease: Callable[[Grant], T]) -> Plan[T]: ...
+def adopt(backend: Backend, fence: Fence, settings: Settings, lease: Callable[[Grant], Any] = _same) -> Plan[Any]:
     """Take over a lock from a detached fence: mint a new fence, and claim it.
 
     The new token prevents a second adoption of the same fence. Without an answer nothing is released: an adoption that
@@ -444,8 +436,8 @@ def adopt(backend: Backend, fence: Fence, settings: Settings, lease: Callable[[H
         if grant is None:
             taking.over()
             raise LeaseLost(fence=fence, reason="gone")
-        holding = taking.hold(backend, grant, settings)
-        outcome = yield from _claim(backend, holding, settings, settings, None, backend.clock(), taking, lease)
+        taking.hold(backend, grant, settings)
+        outcome = yield from _claim(backend, grant, settings, settings, None, backend.clock(), taking, lease)
         if isinstance(outcome, Superseded):
             raise LeaseLost(fence=fence, reason="gone")
         return outcome
@@ -453,9 +445,9 @@ def adopt(backend: Backend, fence: Fence, settings: Settings, lease: Callable[[H
         taking.abandon(backend, fence.resource, settings)
         raise
     except GuardUnavailable as error:
-        assert taking.fence is not None
-        remember_adoption(backend, adopted, taking.fence.token)
-        taking.hold_on()
+        assert taking.grant is not None
+        remember_adoption(backend, adopted, taking.grant.token)
+        taking.over()  # nothing is released: the same request will be made again
         text = f"{error}; the lock is kept: adopt the same fence again with this coordinator, within its ttl"
         raise GuardUnavailable(text, resource=error.resource) from error
     except BaseException:
@@ -493,12 +485,12 @@ def force_release(
         grant, former = yield from _plan_force(backend, resource, settings, number, taking)
         if grant is None:
             return None
-        holding = taking.hold(backend, grant, settings)
-        outcome = yield from _claim(backend, holding, settings, settings, None, backend.clock(), taking, _same)
+        taking.hold(backend, grant, settings)
+        outcome = yield from _claim(backend, grant, settings, settings, None, backend.clock(), taking, _same)
         if isinstance(outcome, Superseded):
             raise LeaseLost(fence=grant.fence, reason="gone")
         outcome.end("released")
-        yield from release(backend, outcome.fence, settings)
+        yield from release(backend, outcome, settings)
         return ForcedRelease(holder=former, fence=outcome.fence, fenced=bool(settings.guards))
     except GeneratorExit:
         taking.abandon(backend, resource, settings)

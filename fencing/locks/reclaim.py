@@ -105,7 +105,7 @@ def _plan_replace(lease: Lease, ends_at: float | None) -> Plan[Lease]:
     if ends_at is not None:
         deadline = min(deadline, ends_at)
     _check_open(backend)
-    grant = yield from backend.plan_remint(lease.fence, token, settings, floor=floor, deadline=deadline)
+    grant = yield from backend.plan_remint(lease._holding, token, settings, floor=floor, deadline=deadline)
     if grant is None:
         cause = yield from plan_why_gone(backend, lease.fence, settings, backend.clock() + TRY_SECONDS)
         lease._holding.lose_reclaimed(cause)
@@ -113,7 +113,7 @@ def _plan_replace(lease: Lease, ends_at: float | None) -> Plan[Lease]:
     successor = None if backend.closed else lease._succeed(grant)
     if successor is not None:
         return successor
-    yield Shielded(backend.plan_give_back(grant.fence, settings))
+    yield Shielded(backend.plan_give_back(grant, settings))
     _check_open(backend)
     raise LeaseLost(fence=lease.fence, reason="released")
 

@@ -25,7 +25,7 @@ from fencing.kernel.workers import PerLoop
 from fencing.locks import plans
 from fencing.locks.backend import Backend
 from fencing.locks.causes import why_expired
-from fencing.locks.holding import Holding
+from fencing.locks.holding import Grant
 from fencing.locks.lanes import MOST_AT_ONCE, LoopLane, ThreadLane, by_lane
 from fencing.locks.pulse import Pulse
 
@@ -44,7 +44,7 @@ class _Moment:
     __slots__ = ("holdings", "open")
 
     def __init__(self) -> None:
-        self.holdings: set[weakref.ref[Holding]] = set()
+        self.holdings: set[weakref.ref[Grant]] = set()
         self.open = True  # holdings that are added while this is True will be checked
 
 
@@ -63,7 +63,7 @@ class _Calendar:
 
     def __init__(self) -> None:
         self.moments: dict[float, _Moment] = {}
-        self.young: set[Holding] = set()
+        self.young: set[Grant] = set()
         self.sorting = _Sorting(math.inf)
 
 
@@ -83,14 +83,14 @@ class _Renewal:
         process.after_fork(self._reset)
 
     def _reset(self) -> None:
-        self._alive: set[weakref.ref[Holding]] = set()
+        self._alive: set[weakref.ref[Grant]] = set()
         self._calendar = _Calendar()
 
     def close(self) -> None:
         """Stop renewal. The deadlines of holdings are still watched."""
         self._closed = True
 
-    def track(self, holding: Holding) -> None:
+    def track(self, holding: Grant) -> None:
         """Watch a holding, and renew it, until it ends."""
         calendar = self._calendar
         holding.young = young = calendar.young
@@ -124,12 +124,12 @@ class _Renewal:
             self._sort_at(self._clock() + RESORT_SECONDS, calendar)  # the others are still young
             raise
 
-    def held(self) -> list[Holding]:
+    def held(self) -> list[Grant]:
         """Return the holdings that have not ended."""
         known = {*list(self._calendar.young), *_existing(self._alive)}
         return [holding for holding in known if not holding.has_ended]
 
-    def _schedule(self, holding: Holding) -> None:
+    def _schedule(self, holding: Grant) -> None:
         """Enter a holding into the calendar at its next moment."""
         holding.join_calendar(self._alive)
         while not holding.has_ended and holding.settings.ttl is not None:
@@ -157,9 +157,9 @@ class _Renewal:
             moments.pop(when, None)
         self._inspect(_existing(moment.holdings), when)
 
-    def _inspect(self, holdings: list[Holding], when: float) -> None:
+    def _inspect(self, holdings: list[Grant], when: float) -> None:
         """Hand holdings that are due over for renewal, and watch the deadlines of all."""
-        due: list[Holding] = []
+        due: list[Grant] = []
         watched = []
         try:
             for holding in holdings:
@@ -184,13 +184,13 @@ class _Renewal:
             if not (isinstance(error, RuntimeError) and quirks.is_ending(error)):
                 raise
 
-    def _watch(self, holdings: list[Holding]) -> None:
+    def _watch(self, holdings: list[Grant]) -> None:
         if holdings:
             when = min(holding.deadline for holding in holdings)
             references = [weakref.ref(holding) for holding in holdings]
             self._call_at(when, self._deadline_passed, (references,), partial(_any_alive, references))
 
-    def _deadline_passed(self, references: list[weakref.ref[Holding]]) -> None:
+    def _deadline_passed(self, references: list[weakref.ref[Grant]]) -> None:
         now = self._clock()
         for holding in _existing(references):
             if now >= holding.deadline:
@@ -198,14 +198,14 @@ class _Renewal:
             elif holding.due is None or holding.due >= holding.deadline:
                 self._schedule(holding)  # the other holdings are in the calendar for an earlier renewal
 
-    def _report_failure(self, holdings: list[Holding]) -> None:
+    def _report_failure(self, holdings: list[Grant]) -> None:
         """Log an unexpected failure of a renewal. The leases are retried until their deadlines."""
         if not self._closed:  # that closes the connections under a renewal, and has released the leases
             logger.error("renewing %d leases failed; they are retried", len(holdings), exc_info=True)
         for holding in holdings:
             self._ask_again(holding)
 
-    def _ask_again(self, holding: Holding) -> None:
+    def _ask_again(self, holding: Grant) -> None:
         holding.not_renewed(self._clock())
         holding.unanswered_since = None  # it was not for lack of an answer
 
@@ -216,15 +216,15 @@ class _Renewal:
         call = partial(_call_if_alive, weakref.WeakMethod(method), args)
         (self._own_timer or timer().call_at)(when, call, wanted)
 
-    def _submit(self, holdings: list[Holding]) -> None:
+    def _submit(self, holdings: list[Grant]) -> None:
         raise AssertionError("sync and async have their own")
 
 
-def _existing(references: Iterable[weakref.ref[Holding]]) -> list[Holding]:
+def _existing(references: Iterable[weakref.ref[Grant]]) -> list[Grant]:
     return [holding for holding in (reference() for reference in list(references)) if holding is not None]
 
 
-def _any_alive(references: list[weakref.ref[Holding]]) -> bool:
+def _any_alive(references: list[weakref.ref[Grant]]) -> bool:
     return any(holding.ended is None for holding in _existing(references))
 
 
@@ -245,7 +245,7 @@ class Renewal(_Renewal):
         super()._reset()
         self._lanes: dict[float, ThreadLane] = {}
 
-    def _submit(self, holdings: list[Holding]) -> None:
+    def _submit(self, holdings: list[Grant]) -> None:
         for tick_seconds, those in by_lane(holdings):
             lane = self._lanes.get(tick_seconds)
             if lane is None:
@@ -267,7 +267,7 @@ class Renewal(_Renewal):
 
     def _work(self, lane: ThreadLane) -> float | None:
         """Renew one batch. If there was none for a while, the thread ends."""
-        batch: list[Holding] = []
+        batch: list[Grant] = []
         with lane.lock:
             lane.take(batch, self._backend.max_renewals)
             if not batch:
@@ -307,7 +307,7 @@ class AsyncRenewal(_Renewal):
         super()._reset()
         self._lanes: dict[float, LoopLane] = {}
 
-    def track(self, holding: Holding) -> None:
+    def track(self, holding: Grant) -> None:
         holding.loop = asyncio.get_running_loop()
         super().track(holding)
 
@@ -322,18 +322,18 @@ class AsyncRenewal(_Renewal):
     def _is_needed(self) -> bool:
         return bool(self._alive) and not self._closed
 
-    def _submit(self, holdings: list[Holding]) -> None:
+    def _submit(self, holdings: list[Grant]) -> None:
         due = [holding for holding in holdings if self._may_renew(holding)]
         if due:
             self._thread.call(partial(self._add, due), partial(self._give_up, due))
 
-    def _give_up(self, holdings: list[Holding]) -> None:
+    def _give_up(self, holdings: list[Grant]) -> None:
         self._report_failure(holdings)
         for holding in holdings:
             holding.hindrance = partial(str, f"no event loop could be made to renew it: {sys.exc_info()[1]}")
             self._schedule(holding)
 
-    def _may_renew(self, holding: Holding) -> bool:
+    def _may_renew(self, holding: Grant) -> bool:
         """Return whether a holding's own loop has answered in time. Otherwise its renewal is tried again soon."""
         pulse, limit = self._pulses[holding.loop], holding.settings.stall_seconds
         unanswered = pulse.unanswered_seconds()
@@ -348,7 +348,7 @@ class AsyncRenewal(_Renewal):
         self._schedule(holding)
         return False
 
-    def _add(self, holdings: list[Holding]) -> None:
+    def _add(self, holdings: list[Grant]) -> None:
         for tick_seconds, those in by_lane(holdings):
             lane = self._lanes.get(tick_seconds)
             if lane is None:
@@ -362,12 +362,12 @@ class AsyncRenewal(_Renewal):
     def _start(self, lane: LoopLane) -> None:
         """Start a task that renews what is due, unless there are enough."""
         if lane and len(lane.running) < MOST_AT_ONCE:
-            batch: list[Holding] = []
+            batch: list[Grant] = []
             task = background(asyncio.get_running_loop(), self._work(lane, batch), "fencing-renewal")
             lane.running[task] = batch
             task.add_done_callback(partial(self._done, lane))
 
-    async def _work(self, lane: LoopLane, batch: list[Holding]) -> None:
+    async def _work(self, lane: LoopLane, batch: list[Grant]) -> None:
         """Renew what is due, batch by batch. ``batch`` always has the holdings that this task is to renew."""
         while lane:
             lane.take(batch, self._backend.max_renewals)

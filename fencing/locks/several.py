@@ -13,7 +13,7 @@ from fencing.kernel.fence import new_token
 from fencing.locks import plans
 from fencing.locks.backend import GIVE_BACK_SECONDS, Backend
 from fencing.locks.capabilities import ReleasesSeveral
-from fencing.locks.holding import Holding
+from fencing.locks.holding import Grant
 from fencing.locks.lock import FencedLock
 from fencing.locks.lock_async import AsyncFencedLock
 from fencing.locks.reentrant import Block
@@ -37,29 +37,24 @@ class _Part:
     backend: Backend
     resource: str
     settings: Settings
-    lease: Callable[[Holding], Any]
+    lease: Callable[[Grant], Any]
     taking: plans.Taking = field(default_factory=plans.Taking)
 
     @property
     def without_guards(self) -> Settings:
         return replace(self.settings, guards=())
 
-    def take(self, holding: Holding) -> Holding:
+    def take(self, grant: Grant) -> Grant:
         """Note the grant of the lock."""
-        holding.settings = self.settings  # with its guards, which the grant did without
-        self.taking.fence, self.taking.token, self.taking.holding = holding.fence, None, holding
-        return holding
-
-    def forget(self) -> None:
-        """Note that nothing is taken any more."""
-        self.taking.over()
-        self.taking.holding = None
+        grant.settings = self.settings  # with its guards, which the acquiring plan did without
+        self.taking.grant, self.taking.token = grant, None
+        return grant
 
     @property
-    def holding(self) -> Holding:
-        holding = self.taking.holding
-        assert holding is not None
-        return holding
+    def grant(self) -> Grant:
+        grant = self.taking.grant
+        assert grant is not None
+        return grant
 
     def plan_give_back(self) -> Plan[None]:
         return plans.give_back(self.backend, self.resource, self.taking, self.settings)
@@ -122,7 +117,7 @@ def acquire_all(parts: Sequence[_Part], timeout: float) -> Plan[tuple[Any, ...]]
                     raise NotAcquired(resource=part.resource, reason="late", waited=timeout)
                 yield At(part.backend, _take(part, max(left, 0.0)))
             if (yield from _claim_all(order, timeout, gives_up_at)):
-                return tuple(part.lease(part.holding) for part in parts)
+                return tuple(part.lease(part.grant) for part in parts)
             yield Shielded(_give_back_all(order))
             if clock() >= gives_up_at:
                 raise NotAcquired(resource=order[0].resource, reason="superseded", waited=clock() - started)
@@ -147,7 +142,7 @@ def acquire_all(parts: Sequence[_Part], timeout: float) -> Plan[tuple[Any, ...]]
         raise
 
 
-def _take(part: _Part, timeout: float) -> Plan[Holding]:
+def _take(part: _Part, timeout: float) -> Plan[Grant]:
     return plans.acquire(part.backend, part.resource, part.without_guards, timeout, part.take)
 
 
@@ -159,12 +154,12 @@ def _give_back_all(order: Sequence[_Part]) -> Plan[None]:
         for part in reversed(order):
             if part.taking.may_hold and clock() < ends_at:
                 yield At(part.backend, part.plan_give_back())
-                part.forget()
+                part.taking.over()
     finally:
         for part in order:
             if part.taking.may_hold:
                 part.taking.abandon(part.backend, part.resource, part.settings)
-                part.forget()
+                part.taking.over()
 
 
 def _claim_all(order: Sequence[_Part], timeout: float, gives_up_at: float) -> Plan[bool]:
@@ -181,14 +176,14 @@ def _claim_all(order: Sequence[_Part], timeout: float, gives_up_at: float) -> Pl
     for _ in range(plans.CLAIM_ROUNDS):
         try:
             for guard, parts in by_guard.values():
-                fences = tuple(part.holding.fence for part in parts)
+                fences = tuple(part.grant.fence for part in parts)
                 yield Claim(guard, fences, timeout=_claim_seconds(parts, timeout, gives_up_at))
         except StaleFence as stale:
             refused = stale.fence.resource
             if not (yield from _remint(order, stale, timeout, gives_up_at)):
                 return False
         else:
-            return all(part.holding.lost is None and part.backend.clock() < part.holding.deadline for part in order)
+            return all(part.grant.lost is None and part.backend.clock() < part.grant.deadline for part in order)
     raise NotAcquired(resource=refused, reason="superseded", waited=0.0)
 
 
@@ -201,23 +196,23 @@ def _claim_seconds(parts: Sequence[_Part], timeout: float, gives_up_at: float) -
         seconds = gives_up_at - now
     else:
         seconds = min(part.settings.ttl or part.settings.request_seconds for part in parts)
-    ends = [part.holding.deadline - now for part in parts if not part.settings.renew]
+    ends = [part.grant.deadline - now for part in parts if not part.settings.renew]
     return max(min([seconds, *ends]), 0.001)
 
 
 def _remint(order: Sequence[_Part], stale: StaleFence, timeout: float, gives_up_at: float) -> Plan[bool]:
     """Mint a fence above the guard's mark for the lock that was refused. Return False if the lock was lost."""
-    part = next(each for each in order if each.holding.fence == stale.fence)
-    holding, settings = part.holding, part.settings
+    part = next(each for each in order if each.grant.fence == stale.fence)
+    grant, settings = part.grant, part.settings
     part.taking.token = new_token()
     deadline = gives_up_at if 0 < timeout < math.inf else part.backend.clock() + settings.request_seconds
     reminted = yield At(
         part.backend,
         part.backend.plan_remint(
-            holding.fence, part.taking.token, settings, floor=plans.number_to_exceed(stale), deadline=deadline
+            grant, part.taking.token, settings, floor=plans.number_to_exceed(stale), deadline=deadline
         ),
     )
-    holding.end("abandoned")
+    grant.end("abandoned")
     if reminted is None:
         part.taking.over()
         return False
@@ -247,8 +242,8 @@ def release_ahead(leases: Sequence[Any]) -> Plan[None]:
             continue
         settings, deadline = begun[0]._holding.settings, begun[0]._release_by
         try:
-            fences = [lease.fence for lease in begun]
-            freed = yield At(backend, backend.plan_release_all(fences, settings, deadline=deadline))
+            grants = [lease._holding for lease in begun]
+            freed = yield At(backend, backend.plan_release_all(grants, settings, deadline=deadline))
         except FencingError:
             continue
         for lease, is_freed in zip(begun, freed, strict=True):

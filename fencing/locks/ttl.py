@@ -7,20 +7,20 @@ from typing import TypeVar
 from fencing.kernel.effects import Plan
 from fencing.locks import plans
 from fencing.locks.backend import Backend
-from fencing.locks.holding import Holding
+from fencing.locks.holding import Grant
 from fencing.locks.settings import Settings
 
 T = TypeVar("T")
 
 
-def set_ttl(backend: Backend, holding: Holding, settings: Settings) -> Plan[None]:
+def set_ttl(backend: Backend, holding: Grant, settings: Settings) -> Plan[None]:
     """Give the lock of a lease the ttl of these settings, from now on. Raise LeaseLost if the lock is gone.
 
     A shorter one than before is believed before the request is sent. An attempt without an answer may arrive later.
     """
     request = holding.expect_ttl(settings.believed_seconds, backend.clock())
     try:
-        deadline, requests = yield from _counted(plans.renew(backend, holding.fence, settings))
+        deadline, requests = yield from _counted(plans.renew(backend, holding, settings))
         if requests == 1:
             request.answered_at = backend.clock()
     finally:

@@ -11,7 +11,7 @@ from fencing.kernel import process
 from fencing.kernel.effects import Plan
 from fencing.kernel.fence import Fence
 from fencing.locks.backend import Backend, Holder, Taken
-from fencing.locks.holding import Grant
+from fencing.locks.holding import Grant, GrantOrFence
 from fencing.locks.listing import Pattern
 from fencing.locks.settings import Settings
 from fencing.locks.waiting import poll_pause
@@ -67,11 +67,11 @@ class MemoryPlans(Backend):
         return reply
 
     def plan_remint(
-        self, fence: Fence, token: str, settings: Settings, *, floor: int, deadline: float
+        self, grant: GrantOrFence, token: str, settings: Settings, *, floor: int, deadline: float
     ) -> Plan[Grant | None]:
-        sent_at = self.clock()
-        number = yield Request("remint", (*_mint_arguments(fence.resource, token, settings, floor), fence))
-        return None if number is None else _grant(fence.resource, number, token, settings, sent_at)
+        sent_at, old = self.clock(), (grant.token, grant.number)
+        number = yield Request("remint", (*_mint_arguments(grant.resource, token, settings, floor), old))
+        return None if number is None else _grant(grant.resource, number, token, settings, sent_at)
 
     def plan_force(
         self, resource: str, token: str, settings: Settings, *, floor: int, deadline: float, holder: Holder
@@ -85,11 +85,12 @@ class MemoryPlans(Backend):
     ) -> Plan[Sequence[float | None]]:
         """Give each grant's lock its full ttl again: see ``RenewsGrants`` in ``fencing/locks/capabilities.py``."""
         until = settings.deadline(self.clock())
-        renewed = yield Request("renew", (_seconds(settings), [grant.fence for grant in grants]))
+        asked = [(grant.resource, grant.token, grant.number) for grant in grants]
+        renewed = yield Request("renew", (_seconds(settings), asked))
         return [until if ok else None for ok in renewed]
 
-    def plan_release(self, fence: Fence, settings: Settings, *, deadline: float) -> Plan[bool]:
-        freed: bool = yield Request("release", (fence.resource, fence.token))
+    def plan_release(self, grant: GrantOrFence, settings: Settings, *, deadline: float) -> Plan[bool]:
+        freed: bool = yield Request("release", (grant.resource, grant.token))
         return freed
 
     def plan_holder(self, resource: str, settings: Settings, *, deadline: float) -> Plan[Holder | None]:
@@ -136,7 +137,7 @@ def _mint_arguments(resource: str, token: str, settings: Settings, floor: int) -
 
 
 def _grant(resource: str, number: int, token: str, settings: Settings, sent_at: float) -> Grant:
-    return Grant(Fence(resource, number, token), settings.deadline(sent_at))
+    return Grant(resource, number, token, settings.deadline(sent_at))
 
 
 def _check_arguments(table: object, clock: object) -> tuple[LockTable, Callable[[], float]]:

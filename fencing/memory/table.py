@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from fencing.kernel import process
-from fencing.kernel.fence import Fence
 from fencing.kernel.waking import safe_lock
 from fencing.locks.backend import Holder, Taken, next_number
 from fencing.locks.listing import Pattern
@@ -110,10 +109,10 @@ class LockTable:
                 del self._waiting[resource]
 
     def _remint(
-        self, now: float, resource: str, token: str, ttl: float, floor: int, owner: str, old: Fence
+        self, now: float, resource: str, token: str, ttl: float, floor: int, owner: str, old: tuple[str, int]
     ) -> int | None:
         held = self._held.get(resource)
-        if held is None or (held.token != token and (held.token, held.number) != (old.token, old.number)):
+        if held is None or (held.token != token and (held.token, held.number) != old):
             return None
         return self._mint(now, resource, token, ttl, floor, owner)
 
@@ -143,11 +142,11 @@ class LockTable:
         forced = self._forced.get(resource)
         return forced.owner if forced is not None and forced.token == token else None
 
-    def _renew(self, now: float, ttl: float, fences: Sequence[Fence]) -> list[bool]:
+    def _renew(self, now: float, ttl: float, grants: Sequence[tuple[str, str, int]]) -> list[bool]:
         renewed = []
-        for fence in fences:
-            held = self._held.get(fence.resource)
-            is_held = held is not None and (held.token, held.number) == (fence.token, fence.number)
+        for resource, token, number in grants:
+            held = self._held.get(resource)
+            is_held = held is not None and (held.token, held.number) == (token, number)
             renewed.append(is_held)
             if held is not None and is_held:
                 held.expires_at = max(held.expires_at, now + ttl)  # never earlier than another renewal has set it

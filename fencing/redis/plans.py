@@ -9,10 +9,10 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 from fencing.kernel.effects import GiveWay, Plan, Shielded
 from fencing.kernel.errors import CoordinatorUnavailable, MarkImplausible
-from fencing.kernel.fence import Fence, granted_fence
+from fencing.kernel.fence import Fence
 from fencing.kernel.retry import LEAST_SECONDS, Answer, NoReply
 from fencing.locks.backend import Backend, Holder, Taken
-from fencing.locks.holding import Grant
+from fencing.locks.holding import Grant, GrantOrFence
 from fencing.locks.listing import Pattern
 from fencing.locks.settings import Settings
 from fencing.locks.waiting import Enlist, Leave, WaiterPlace
@@ -56,8 +56,8 @@ class Packed(NamedTuple):
     args: bytes  # token and number
 
     @classmethod
-    def of(cls, fence: Fence) -> Packed:
-        return cls(keys_of(fence.resource), bulks((fence.token, fence.number)))
+    def of(cls, grant: Grant) -> Packed:
+        return cls(keys_of(grant.resource), bulks((grant.token, grant.number)))
 
 
 class RedisPlans(Backend):
@@ -174,15 +174,15 @@ class RedisPlans(Backend):
         yield from self._plan_call(call, waiter.resource, place.settings, deadline)
 
     def plan_remint(
-        self, fence: Fence, token: str, settings: Settings, *, floor: int, deadline: float
+        self, grant: GrantOrFence, token: str, settings: Settings, *, floor: int, deadline: float
     ) -> Plan[Grant | None]:
-        args = self._mint_arguments(settings, floor, fence.token, fence.number)
+        args = self._mint_arguments(settings, floor, grant.token, grant.number)
         answer = yield from self._plan_mint(
-            REMINT, token, args, fence.resource, settings, deadline, replicas=self.replicas, may_take=False
+            REMINT, token, args, grant.resource, settings, deadline, replicas=self.replicas, may_take=False
         )
         if _kind(answer.value) == b"gone":
             return None
-        return _grant(answer.value, fence.resource, token, settings, answer.sent_at)
+        return _grant(answer.value, grant.resource, token, settings, answer.sent_at)
 
     def plan_force(
         self, resource: str, token: str, settings: Settings, *, floor: int, deadline: float, holder: Holder
@@ -199,9 +199,9 @@ class RedisPlans(Backend):
     ) -> Plan[Sequence[float | CoordinatorUnavailable | None]]:
         """Give each grant's lock its full ttl again: see ``RenewsGrants`` in ``fencing/locks/capabilities.py``."""
         for grant in grants:
-            if grant.packed is None:
-                grant.packed = Packed.of(grant.fence)
-        about = grants[0].fence.resource if len(grants) == 1 else f"{len(grants)} leases"
+            if grant.kept is None:
+                grant.kept = Packed.of(grant)
+        about = grants[0].resource if len(grants) == 1 else f"{len(grants)} leases"
         if self.spans_slots:
             return (yield from self._plan_renew_slots(grants, about, settings, deadline))
         answer = yield from self._plan_call(_renew_call(grants, settings), about, settings, deadline)
@@ -210,7 +210,7 @@ class RedisPlans(Backend):
     def _plan_renew_slots(
         self, grants: Sequence[Grant], about: str, settings: Settings, deadline: float
     ) -> Plan[Sequence[float | CoordinatorUnavailable | None]]:
-        groups = by_slot([grant.packed.keys.slot for grant in grants])
+        groups = by_slot([grant.kept.keys.slot for grant in grants])
         calls = [_renew_call([grants[i] for i in group], settings) for group in groups]
         is_brief = deadline - self.clock() <= settings.attempt_seconds  # the leases are due again soon
         answers = yield from plan_calls(self, calls, about, settings, deadline, is_brief=is_brief)
@@ -224,13 +224,13 @@ class RedisPlans(Backend):
                 results[i] = result
         return results
 
-    def plan_release(self, fence: Fence, settings: Settings, *, deadline: float) -> Plan[bool]:
-        call = release_call(fence.resource, fence.token, "", _first_seconds(settings, deadline - self.clock()))
+    def plan_release(self, grant: GrantOrFence, settings: Settings, *, deadline: float) -> Plan[bool]:
+        call = release_call(grant.resource, grant.token, "", _first_seconds(settings, deadline - self.clock()))
         try:
             reply = yield call
             freed: bool = reply != GONE
         except NoReply as failure:
-            answer = yield from self._plan_call(call, fence.resource, settings, deadline, failure)
+            answer = yield from self._plan_call(call, grant.resource, settings, deadline, failure)
             reply = answer.value
             freed = reply != GONE or answer.repeated  # repeated: the first attempt may have freed it
         if reply == HANDED_OVER:
@@ -238,20 +238,20 @@ class RedisPlans(Backend):
         return freed
 
     def plan_release_all(
-        self, fences: Sequence[Fence], settings: Settings, *, deadline: float
+        self, grants: Sequence[GrantOrFence], settings: Settings, *, deadline: float
     ) -> Plan[Sequence[bool | None]]:
         """Free locks in one request: see ``ReleasesSeveral`` in ``fencing/locks/capabilities.py``."""
         if self.spans_slots:
-            freed: list[bool | None] = [None] * len(fences)
-            for i, answer in (yield from plan_release_all(self, fences, settings, deadline)):
+            freed: list[bool | None] = [None] * len(grants)
+            for i, answer in (yield from plan_release_all(self, grants, settings, deadline)):
                 freed[i] = answer.value[0] != NOT_HELD or answer.repeated
             return freed
-        keys = tuple(key for fence in fences for key in release_keys(fence.resource))
-        call = call_without_token(RELEASE_SEVERAL, keys, tuple(fence.token for fence in fences))
-        answer = yield from self._plan_call(call, f"{len(fences)} locks", settings, deadline)
+        keys = tuple(key for grant in grants for key in release_keys(grant.resource))
+        call = call_without_token(RELEASE_SEVERAL, keys, tuple(grant.token for grant in grants))
+        answer = yield from self._plan_call(call, f"{len(grants)} locks", settings, deadline)
         results: bytes = answer.value
-        if len(results) != len(fences):
-            raise _odd(results, f"{len(fences)} locks")
+        if len(results) != len(grants):
+            raise _odd(results, f"{len(grants)} locks")
         if OFFERED in results:
             yield GiveWay()
         return [result != NOT_HELD or answer.repeated for result in results]
@@ -411,18 +411,17 @@ def _grant(reply: Any, resource: str, token: str, settings: Settings, sent_at: f
     if type(reply) is not bytes and _kind(reply) == b"implausible":
         raise MarkImplausible(resource=resource, number=_number(reply, 1), ceiling=_number(reply, 2))
     try:
-        fence = granted_fence(resource, int(reply), token)
+        return Grant(resource, int(reply), token, sent_at + settings.believed_seconds)
     except ValueError:
         raise _odd(reply, resource) from None
-    return Grant(fence, settings.deadline(sent_at))
 
 
 def _renew_call(grants: Sequence[Grant], settings: Settings) -> Call:
     """Return the call that renews grants whose data is packed already."""
-    parts: list[Packed] = [grant.packed for grant in grants]
+    parts: list[Packed] = [grant.kept for grant in grants]
     keys = tuple(key for part in parts for key in (part.keys.lock, part.keys.holder))
     ttl = settings.milliseconds
-    args = (ttl, *(value for grant in grants for value in (grant.fence.token, grant.fence.number)))
+    args = (ttl, *(value for grant in grants for value in (grant.token, grant.number)))
     packed = b"".join([*[part.keys.packed for part in parts], bulk(ttl), *[part.args for part in parts]])
     return call_without_token(RENEW, keys, args, packed)
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from fencing.kernel.fence import Fence
 from fencing.redis.calls import Arguments, Call, Form, call_without_token, form_of, release_keys, size_of
 from fencing.redis.keys import keys_of
 from fencing.redis.resp import bulks, script_call
@@ -100,10 +99,10 @@ def _grant_form(
     return keys, form.head, form.tail, form.listener
 
 
-def renew_call(fences: Sequence[Fence], milliseconds: int | str) -> Call:
-    """Return the call that renews these fences, or confirms one."""
-    keys = (*(key for fence in fences for key in keys_of(fence.resource)[:3]), *MEMBER_KEYS)
-    args: tuple[Any, ...] = (milliseconds, *(value for fence in fences for value in (fence.token, fence.number)))
+def renew_call(grants: Sequence[Any], milliseconds: int | str) -> Call:
+    """Return the call that renews these grants, or confirms a fence: whatever has a resource, a number and a token."""
+    keys = (*(key for grant in grants for key in keys_of(grant.resource)[:3]), *MEMBER_KEYS)
+    args: tuple[Any, ...] = (milliseconds, *(value for grant in grants for value in (grant.token, grant.number)))
     return _member_call(RENEW, keys, args)
 
 
@@ -118,10 +117,10 @@ def holder_call(resource: str) -> Call:
     return call_without_token(HOLDER, (names.lock, names.holder), ())
 
 
-def release_all_call(fences: Sequence[Fence]) -> Call:
+def release_all_call(grants: Sequence[Any]) -> Call:
     """Return the call that frees several locks."""
-    keys = tuple(key for fence in fences for key in release_keys(fence.resource))
-    return call_without_token(RELEASE_SEVERAL, keys, tuple(fence.token for fence in fences))
+    keys = tuple(key for grant in grants for key in release_keys(grant.resource))
+    return call_without_token(RELEASE_SEVERAL, keys, tuple(grant.token for grant in grants))
 
 
 def highest_call() -> Call:

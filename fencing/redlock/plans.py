@@ -10,10 +10,10 @@ from typing import Any, ClassVar, Literal
 
 from fencing.kernel.effects import Plan, Sleep
 from fencing.kernel.errors import CoordinatorUnavailable, FencingError, MarkImplausible
-from fencing.kernel.fence import Fence, granted_fence
+from fencing.kernel.fence import Fence
 from fencing.kernel.retry import LEAST_SECONDS, Answer, Backoff, NoReply
 from fencing.locks.backend import BACKOFF, Backend, Holder, Taken, Undecided
-from fencing.locks.holding import Grant
+from fencing.locks.holding import Grant, GrantOrFence
 from fencing.locks.settings import Settings
 from fencing.redis.calls import Arguments, Call, release_call
 from fencing.redis.scripts import Script
@@ -152,11 +152,11 @@ class RedlockPlans(Backend):
         return (yield from self._plan_wait_for_members(decision, resource, deadline))
 
     def plan_remint(
-        self, fence: Fence, token: str, settings: Settings, *, floor: int, deadline: float
+        self, grant: GrantOrFence, token: str, settings: Settings, *, floor: int, deadline: float
     ) -> Plan[Grant | None]:
-        old = fence.token, fence.number
-        call = self._grant_call(REMINT, fence.resource, token, settings, floor, self._proposal(), old)
-        return (yield from self._plan_take(call, fence.resource, token, settings, deadline))
+        old = grant.token, grant.number
+        call = self._grant_call(REMINT, grant.resource, token, settings, floor, self._proposal(), old)
+        return (yield from self._plan_take(call, grant.resource, token, settings, deadline))
 
     def plan_force(
         self, resource: str, token: str, settings: Settings, *, floor: int, deadline: float, holder: Holder
@@ -177,31 +177,32 @@ class RedlockPlans(Backend):
         self, grants: Sequence[Grant], settings: Settings, *, deadline: float
     ) -> Plan[Sequence[float | None]]:
         """Give each grant's lock its full ttl again: see ``RenewsGrants`` in ``fencing/locks/capabilities.py``."""
-        fences = [grant.fence for grant in grants]
-        about = fences[0].resource if len(fences) == 1 else f"{len(fences)} leases"
-        answer = yield from self._plan_answer(renew_call(fences, settings.milliseconds), about, settings, deadline)
+        about = grants[0].resource if len(grants) == 1 else f"{len(grants)} leases"
+        answer = yield from self._plan_answer(renew_call(grants, settings.milliseconds), about, settings, deadline)
         self._check_settings(answer.value)
-        decided = decide_renewals(answer.value, len(fences), self.quorum)
+        decided = decide_renewals(answer.value, len(grants), self.quorum)
         if all(each is None for each in decided):
             raise self._too_few(answer.value, about)
         until = settings.deadline(answer.sent_at)
         # Without enough replies the lease keeps its deadline, and is due again.
         return [until if each else None if each is False else -math.inf for each in decided]
 
-    def plan_release(self, fence: Fence, settings: Settings, *, deadline: float) -> Plan[bool]:
+    def plan_release(self, grant: GrantOrFence, settings: Settings, *, deadline: float) -> Plan[bool]:
         sent_at = self.clock()
-        fanout = self._first(release_call(fence.resource, fence.token), settings, deadline - sent_at)
+        fanout = self._first(release_call(grant.resource, grant.token), settings, deadline - sent_at)
         try:
             replies, repeated = (yield fanout), False
         except NoReply as failure:
-            replies, _, repeated = yield from self._plan_again(fanout, fence.resource, settings, deadline, failure)
+            replies, _, repeated = yield from self._plan_again(fanout, grant.resource, settings, deadline, failure)
         return replies.count(0) < self.quorum or repeated  # an earlier attempt may have freed it
 
-    def plan_release_all(self, fences: Sequence[Fence], settings: Settings, *, deadline: float) -> Plan[Sequence[bool]]:
+    def plan_release_all(
+        self, grants: Sequence[GrantOrFence], settings: Settings, *, deadline: float
+    ) -> Plan[Sequence[bool]]:
         """Free locks in one request: see ``ReleasesSeveral`` in ``fencing/locks/capabilities.py``."""
-        answer = yield from self._plan_answer(release_all_call(fences), f"{len(fences)} locks", settings, deadline)
+        answer = yield from self._plan_answer(release_all_call(grants), f"{len(grants)} locks", settings, deadline)
         replies = [reply for reply in answer.value if type(reply) is bytes]
-        not_held = [sum(reply[i] == NOT_HELD for reply in replies) for i in range(len(fences))]
+        not_held = [sum(reply[i] == NOT_HELD for reply in replies) for i in range(len(grants))]
         return [each < self.quorum or answer.repeated for each in not_held]
 
     def plan_holder(self, resource: str, settings: Settings, *, deadline: float) -> Plan[Holder | None]:
@@ -396,7 +397,7 @@ class RedlockPlans(Backend):
     def _granted(self, held: Held, resource: str, token: str, settings: Settings, sent_at: float) -> Grant | NoMajority:
         until = settings.deadline(sent_at)
         if self.clock() < until:
-            return Grant(granted_fence(resource, held.number, token), until)
+            return Grant(resource, held.number, token, until)
         return NoMajority("a majority granted it, but its ttl was over before that was known")
 
     def _plan_confirm(self, decision: Confirm, resource: str, token: str, settings: Settings) -> Plan[Decision]:

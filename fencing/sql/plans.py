@@ -10,10 +10,10 @@ from typing import Any, ClassVar, Literal
 
 from fencing.kernel.effects import Plan, Shielded
 from fencing.kernel.errors import CoordinatorUnavailable
-from fencing.kernel.fence import Fence, granted_fence
+from fencing.kernel.fence import Fence
 from fencing.kernel.retry import Answer, NoReply
 from fencing.locks.backend import BACKOFF, Backend, Holder, Taken, next_number
-from fencing.locks.holding import Grant
+from fencing.locks.holding import Grant, GrantOrFence
 from fencing.locks.listing import Pattern
 from fencing.locks.settings import Settings
 from fencing.locks.waiting import Enlist, Leave, Wait, WaiterPlace, poll_pause
@@ -142,12 +142,12 @@ class SQLPlans(Backend):
             yield from self.plan_release(Fence(waiter.resource, 1, place.ticket), place.settings, deadline=deadline)
 
     def plan_remint(
-        self, fence: Fence, token: str, settings: Settings, *, floor: int, deadline: float
+        self, grant: GrantOrFence, token: str, settings: Settings, *, floor: int, deadline: float
     ) -> Plan[Grant | None]:
-        old = {"old": fence.token, "number": fence.number}
+        old = {"old": grant.token, "number": grant.number}
         # Without an answer nothing is released: the caller may repeat it with the same token.
-        answer = yield from self._plan_mint("remint", fence.resource, token, settings, floor, deadline, None, **old)
-        return self._replaced(fence.resource, token, answer, settings, floor, fence.number)
+        answer = yield from self._plan_mint("remint", grant.resource, token, settings, floor, deadline, None, **old)
+        return self._replaced(grant.resource, token, answer, settings, floor, grant.number)
 
     def plan_force(
         self, resource: str, token: str, settings: Settings, *, floor: int, deadline: float, holder: Holder
@@ -160,26 +160,25 @@ class SQLPlans(Backend):
         self, grants: Sequence[Grant], settings: Settings, *, deadline: float
     ) -> Plan[Sequence[float | CoordinatorUnavailable | None]]:
         """Give each grant's lock its full ttl again: see ``RenewsGrants`` in ``fencing/locks/capabilities.py``."""
-        fences = [grant.fence for grant in grants]
-        values: dict[str, Any] = {"count": len(fences), "ttl": _microseconds(settings)}
-        for i, fence in enumerate(fences):
-            values[f"r{i}"], values[f"t{i}"], values[f"n{i}"] = fence.resource, fence.token, fence.number
-        about = fences[0].resource if len(fences) == 1 else f"{len(fences)} leases"
+        values: dict[str, Any] = {"count": len(grants), "ttl": _microseconds(settings)}
+        for i, grant in enumerate(grants):
+            values[f"r{i}"], values[f"t{i}"], values[f"n{i}"] = grant.resource, grant.token, grant.number
+        about = grants[0].resource if len(grants) == 1 else f"{len(grants)} leases"
         answer = yield from self._plan_request("renew", values, about, settings, deadline)
         renewals: Renewals = answer.value
         until = settings.deadline(answer.sent_at)
         results: list[float | CoordinatorUnavailable | None] = []
-        for fence in fences:
-            grant = fence.resource, fence.token, fence.number
-            if grant in renewals.kept:
-                results.append(self.unanswered(fence.resource, _KEPT))
+        for grant in grants:
+            asked = grant.resource, grant.token, grant.number
+            if asked in renewals.kept:
+                results.append(self.unanswered(grant.resource, _KEPT))
             else:
-                results.append(until if grant in renewals.renewed else None)
+                results.append(until if asked in renewals.renewed else None)
         return results
 
-    def plan_release(self, fence: Fence, settings: Settings, *, deadline: float) -> Plan[bool]:
-        values = {"resource": fence.resource, "token": fence.token}
-        answer = yield from self._plan_request("release", values, fence.resource, settings, deadline)
+    def plan_release(self, grant: GrantOrFence, settings: Settings, *, deadline: float) -> Plan[bool]:
+        values = {"resource": grant.resource, "token": grant.token}
+        answer = yield from self._plan_request("release", values, grant.resource, settings, deadline)
         return answer.value or answer.repeated  # an earlier attempt may have freed it
 
     def plan_holder(self, resource: str, settings: Settings, *, deadline: float) -> Plan[Holder | None]:
@@ -290,7 +289,7 @@ class SQLPlans(Backend):
     def _grant(self, resource: str, answer: Answer, settings: Settings) -> Grant:
         row: LockRow = answer.value
         assert row.number is not None
-        return Grant(granted_fence(resource, row.number, row.token), settings.deadline(answer.sent_at))
+        return Grant(resource, row.number, row.token, settings.deadline(answer.sent_at))
 
 
 class CountedPlace:

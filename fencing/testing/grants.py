@@ -17,7 +17,6 @@ from fencing.kernel.errors import (
 from fencing.kernel.fence import Fence, new_token
 from fencing.locks import plans
 from fencing.locks.capabilities import CountsWaiters, ListsHolders, OneOfManyWins, RenewsGrants
-from fencing.locks.holding import Grant
 from fencing.testing.base import CoordinatorTests, has_capability
 
 AWKWARD_ENDS = ("", " ", "  ", "ü", "u\u0308", "{tag}:x", "{}{x", "}{", 'quo"te\\', "\n", "\U0001f512", "x" * 480)
@@ -232,17 +231,17 @@ class Grants(CoordinatorTests):
             self.call(lease.release)
             return
         grants = [self._acquire(coordinator, self._name(), new_token()) for _ in range(count)]
-        fences = [grant.fence for grant in grants]
-        forged = Grant(Fence(fences[1].resource, fences[1].number, new_token()), grants[1].deadline)
+        ended = self._acquire(coordinator, self._name(), new_token())
+        assert self._plan(coordinator, plans.release(coordinator._backend, ended, coordinator._backend.settings))
         deadline = coordinator._backend.clock() + 5
-        asked = [grants[0], forged, *grants[1:]]
+        asked = [grants[0], ended, *grants[1:]]
         renewed = self._plan(
             coordinator, coordinator._backend.plan_renew(asked, coordinator._backend.settings, deadline=deadline)
         )
-        assert [until is not None for until in renewed] == [True, False, *(True for _ in fences[1:])]
+        assert [until is not None for until in renewed] == [True, False, *(True for _ in grants[1:])]
         assert all(until > grants[-1].deadline for until in renewed if until is not None)
-        for fence in fences:
-            self._plan(coordinator, plans.release(coordinator._backend, fence, coordinator._backend.settings))
+        for grant in grants:
+            self._plan(coordinator, plans.release(coordinator._backend, grant, coordinator._backend.settings))
 
     def test_renewal_never_takes_a_lock_that_is_gone(self) -> None:
         def story() -> None:

@@ -15,10 +15,10 @@ from fencing.kernel.errors import (
     LeaseLost,
     MarkImplausible,
 )
-from fencing.kernel.fence import MAX_NUMBER, new_token
+from fencing.kernel.fence import MAX_NUMBER, Fence, new_token
 from fencing.locks import plans
 from fencing.locks.backend import Holder, Taken
-from fencing.locks.capabilities import HoldsWithoutTtl, TtlPerLock, check_capabilities
+from fencing.locks.capabilities import HoldsWithoutTtl, RenewsGrants, TtlPerLock, check_capabilities
 from fencing.locks.holding import Grant
 from fencing.testing.base import CoordinatorTests, has_capability
 
@@ -122,12 +122,13 @@ class Requests(CoordinatorTests):
 
     def test_remint_replaces_the_fence_and_keeps_the_lock(self) -> None:
         coordinator, name = self._make(), self._name()
-        old = self._acquire(coordinator, name, new_token()).fence
+        old = self._acquire(coordinator, name, new_token())
         token, floor = new_token(), old.number + 1000
-        new = self._remint(coordinator, old, token, floor).fence
+        new = self._remint(coordinator, old, token, floor)
         assert new.token == token
         assert new.number > floor
-        assert self._remint(coordinator, old, token, floor).fence == new, "a repeated request gets the same fence"
+        again = self._remint(coordinator, old, token, floor)
+        assert again.fence == new.fence, "a repeated request gets the same fence"
         assert self._remint(coordinator, old, new_token(), floor) is None, "the old fence has lost the lock"
         assert self.call(coordinator.try_acquire, name) is None
         self.expect(
@@ -136,16 +137,32 @@ class Requests(CoordinatorTests):
         assert not self._plan(coordinator, plans.release(coordinator._backend, old, coordinator._backend.settings))
         assert self._plan(coordinator, plans.release(coordinator._backend, new, coordinator._backend.settings))
 
+    def test_a_fence_alone_does_what_its_grant_does(self) -> None:
+        """Another process has no more than the text of the fence; this one has what its backend keeps in the grant."""
+        one, two = self._make(), self._make()
+        for of_grant in (True, False):
+            coordinator, name = one if of_grant else two, self._name()
+            grant = self._acquire(one, name, new_token())
+            known = grant if of_grant else Fence.parse(str(grant.fence))
+            new = self._remint(coordinator, known, new_token(), 0)
+            assert new.number > grant.number
+            if has_capability(coordinator, RenewsGrants):
+                assert self._plan(coordinator, plans.renew(coordinator._backend, new, coordinator._backend.settings))
+            assert not self._plan(one, plans.release(one._backend, known, one._backend.settings))
+            last = new if of_grant else Fence(name, 1, new.token)  # of a request without an answer
+            assert self._plan(coordinator, plans.release(coordinator._backend, last, coordinator._backend.settings))
+            assert self.call(one.lock(name).holder) is None
+
     # Late requests
 
     def test_a_late_acquire_does_not_revive_an_ended_grant(self) -> None:
         """The network has kept an earlier attempt, and delivers it after the release."""
         coordinator, name, token = self._make(), self._name(), new_token()
-        ended = self._acquire(coordinator, name, token).fence
+        ended = self._acquire(coordinator, name, token)
         assert self._plan(coordinator, plans.release(coordinator._backend, ended, coordinator._backend.settings))
         late = self._acquire(coordinator, name, token)
         assert isinstance(late, Grant)
-        assert late.fence.number > ended.number
+        assert late.number > ended.number
         self.expect(
             LeaseLost, self._plan, coordinator, plans.renew(coordinator._backend, ended, coordinator._backend.settings)
         )

@@ -19,7 +19,7 @@ from fencing.kernel.errors import FencingError, GuardUnavailable, StaleFence
 from fencing.kernel.fence import Fence
 from fencing.kernel.retry import NoReply
 from fencing.locks import plans
-from fencing.locks.holding import Grant, Holding
+from fencing.locks.holding import Grant
 from fencing.locks.lease import Lease
 from fencing.locks.reclaim import plan_reclaim
 from fencing.locks.settings import Settings
@@ -352,7 +352,7 @@ def _plan(program: Program, coordinator: RedisPlans, local: Local) -> Plan[Any]:
     if program.both and local.fence is not None:
         fences = [local.fence, *local.others]
         if local.phase == "renew":
-            return coordinator.plan_renew([Grant(fence, math.inf) for fence in fences], settings, deadline=deadline)
+            return coordinator.plan_renew([_grant(fence) for fence in fences], settings, deadline=deadline)
         return coordinator.plan_release_all(fences, settings, deadline=deadline)
     if local.phase == "acquire":
         return plans.acquire(coordinator, RESOURCE, program.settings, program.timeout)
@@ -362,7 +362,7 @@ def _plan(program: Program, coordinator: RedisPlans, local: Local) -> Plan[Any]:
     if local.phase == "adopt":
         return plans.adopt(coordinator, local.fence, program.settings)
     if local.phase == "renew":
-        return plans.renew(coordinator, local.fence, program.settings)
+        return plans.renew(coordinator, _grant(local.fence), program.settings)
     if local.phase == "reclaim":
         return _plan_reclaim(program, _lease(program, coordinator, local.fence))
     if local.asked:
@@ -373,7 +373,13 @@ def _plan(program: Program, coordinator: RedisPlans, local: Local) -> Plan[Any]:
 
 
 def _lease(program: Program, coordinator: RedisPlans, fence: Fence) -> Lease:
-    return program.lease(coordinator, Holding(Grant(fence, math.inf), program.settings, coordinator.clock()))
+    grant = _grant(fence)
+    grant.begin(program.settings, coordinator.clock())
+    return program.lease(coordinator, grant)
+
+
+def _grant(fence: Fence) -> Grant:
+    return Grant(fence.resource, fence.number, fence.token, math.inf)
 
 
 def _plan_reclaim(program: Program, lease: Lease) -> Plan[Lease]:
@@ -392,7 +398,7 @@ def _not_performed(effect: Effect) -> None:
     raise AssertionError("the world does what plans ask for")
 
 
-def _itself(holding: Holding) -> Holding:
+def _itself(holding: Grant) -> Grant:
     return holding
 
 

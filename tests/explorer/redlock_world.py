@@ -19,7 +19,7 @@ from fencing.kernel.errors import CoordinatorUnavailable, FencingError
 from fencing.kernel.fence import Fence, digest_of
 from fencing.kernel.retry import NoReply
 from fencing.locks import plans as lock_plans
-from fencing.locks.holding import Grant, Holding
+from fencing.locks.holding import Grant
 from fencing.locks.settings import Settings
 from fencing.redis.calls import Call
 from fencing.redis.keys import keys_of
@@ -456,13 +456,11 @@ class _World:
     def _operation_ended(self, state: State, client: int, outcome: Any) -> tuple[State, tuple[str, ...]]:
         local, operation = state.clients[client], self._operation(state, client)
         after = Client(local.step + 1, local.token, fence=local.fence, read=local.read, pauses=local.pauses)
-        if isinstance(outcome, Holding):
-            outcome = outcome.grant
         if operation == "renew":
             assert local.fence is not None
             if isinstance(outcome, CoordinatorUnavailable):  # the lease keeps its deadline
                 return _with_client(state, client, after._replace(believed_until=local.believed_until)), ()
-            outcome = outcome if isinstance(outcome, FencingError) else Grant(Fence("r", *local.fence), outcome)
+            outcome = outcome if isinstance(outcome, FencingError) else Grant("r", *local.fence, outcome)
         if operation in ("admit", "other", "initialise"):
             return _with_client(state, client, after), ()
         if operation in ("release", "force"):
@@ -551,7 +549,7 @@ class _World:
         now = local.began * TTL
         backend = self._plans(0.0)
         backend.clock = lambda: now
-        taken: list[Holding] = []
+        taken: list[Grant] = []
         backend.track = taken.append
         settings = Settings(ttl=TTL, owner="explorer").for_one_try()
         token = f"{_name(client)}-{local.token:020d}"
@@ -574,7 +572,7 @@ class _World:
             plan = lock_plans.force_release(backend, resource, Settings(ttl=TTL, owner="explorer"))
         elif operation == "renew":
             assert local.fence is not None
-            plan = lock_plans.renew(backend, Fence(resource, *local.fence), Settings(ttl=TTL, owner="explorer"))
+            plan = lock_plans.renew(backend, Grant(resource, *local.fence, now), Settings(ttl=TTL, owner="explorer"))
         elif operation == "adopt":
             assert local.fence is not None
             plan = lock_plans.adopt(backend, Fence(resource, *local.fence), Settings(ttl=TTL, owner="explorer"))
@@ -617,7 +615,7 @@ class _World:
             if not history:
                 for each in reversed(stack):
                     each.close()
-                return effect, taken[-1].grant if operation == "force" and taken else None, drawn
+                return effect, taken[-1] if operation == "force" and taken else None, drawn
             replies, clock = history.pop(0)
             now = clock * TTL
             if replies is None:

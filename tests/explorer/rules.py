@@ -17,7 +17,7 @@ from fencing.kernel.effects import Plan
 from fencing.kernel.errors import LossReason, StaleFence
 from fencing.kernel.fence import Fence, Mark
 from fencing.locks.backend import Taken
-from fencing.locks.holding import Grant
+from fencing.locks.holding import Grant, GrantOrFence
 from fencing.locks.settings import Settings
 from fencing.redis.calls import Call
 from fencing.redis.scripts import REMINT
@@ -131,18 +131,18 @@ class NoRepair(Polls):
         return super().plan_acquire(*args, **{**options, "floor": 0})
 
     def plan_remint(
-        self, fence: Fence, token: str, settings: Settings, *, floor: int, deadline: float
+        self, grant: GrantOrFence, token: str, settings: Settings, *, floor: int, deadline: float
     ) -> Plan[Grant | None]:
-        return (yield from super().plan_remint(fence, token, settings, floor=0, deadline=deadline))
+        return (yield from super().plan_remint(grant, token, settings, floor=0, deadline=deadline))
 
 
 class SameTokenRepair(Polls):
     """A remint under the old token: idempotent, so it gives the old number again."""
 
     def plan_remint(
-        self, fence: Fence, token: str, settings: Settings, *, floor: int, deadline: float
+        self, grant: GrantOrFence, token: str, settings: Settings, *, floor: int, deadline: float
     ) -> Plan[Grant | None]:
-        return (yield from super().plan_remint(fence, fence.token, settings, floor=floor, deadline=deadline))
+        return (yield from super().plan_remint(grant, grant.token, settings, floor=floor, deadline=deadline))
 
 
 class NotWithdrawn(Polls):
@@ -219,19 +219,19 @@ class OtherTokens(Polls):
     """A reclaim that has a new token in each call."""
 
     def plan_remint(
-        self, fence: Fence, token: str, settings: Settings, *, floor: int, deadline: float
+        self, grant: GrantOrFence, token: str, settings: Settings, *, floor: int, deadline: float
     ) -> Plan[Grant | None]:
-        return (yield from super().plan_remint(fence, fences.new_token(), settings, floor=floor, deadline=deadline))
+        return (yield from super().plan_remint(grant, fences.new_token(), settings, floor=floor, deadline=deadline))
 
 
 class NeverGone(Polls):
     """A reclaim that goes on under its old fence when the lock is gone."""
 
     def plan_remint(
-        self, fence: Fence, token: str, settings: Settings, *, floor: int, deadline: float
+        self, grant: GrantOrFence, token: str, settings: Settings, *, floor: int, deadline: float
     ) -> Plan[Grant | None]:
-        grant = yield from super().plan_remint(fence, token, settings, floor=floor, deadline=deadline)
-        return grant or Grant(fence, deadline)
+        reminted = yield from super().plan_remint(grant, token, settings, floor=floor, deadline=deadline)
+        return reminted or Grant(grant.resource, grant.number, grant.token, deadline)
 
 
 class NotEnded(Leased):

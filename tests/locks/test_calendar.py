@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from fencing.kernel.fence import Fence
-from fencing.locks.holding import Grant, Holding
+from fencing.locks.holding import Grant
 from fencing.locks.renewal import YOUNG_SHARE, _Calendar, _Renewal
 from fencing.locks.settings import Settings
 from fencing.redis.plans import RedisPlans
@@ -29,7 +28,7 @@ class Calendar(_Renewal):
         plans.clock = lambda: self.now
         super().__init__(plans)
         self.calls: list[tuple[float, Callable[[], None], Callable[[], bool]]] = []
-        self.submitted: list[Holding] = []
+        self.submitted: list[Grant] = []
 
     @property
     def one(self) -> _Calendar:
@@ -42,12 +41,12 @@ class Calendar(_Renewal):
             assert wanted(), "a timer may ask that at once, on its own thread, and drops the call if it is not wanted"
         self.calls.append((when, partial(method, *args), wanted))
 
-    def _submit(self, holdings: list[Holding]) -> None:
+    def _submit(self, holdings: list[Grant]) -> None:
         self.submitted += holdings
 
-    def hold(self, name: str = "r", **settings: Any) -> Holding:
-        fence = Fence(name, 7, "t" * 22)
-        holding = Holding(Grant(fence, self.now + BELIEVED), Settings(ttl=TTL, **settings), self.now)
+    def hold(self, name: str = "r", **settings: Any) -> Grant:
+        holding = Grant(name, 7, "t" * 22, self.now + BELIEVED)
+        holding.begin(Settings(ttl=TTL, **settings), self.now)
         self.track(holding)
         return holding
 
@@ -129,13 +128,14 @@ def test_a_lease_that_is_added_as_its_moment_comes_is_not_missed() -> None:
     when = first.moment
     moment = calendar.one.moments[when]
 
-    class Late(set[weakref.ref[Holding]]):
-        def add(self, holding: weakref.ref[Holding]) -> None:
+    class Late(set[weakref.ref[Grant]]):
+        def add(self, holding: weakref.ref[Grant]) -> None:
             calendar.wait(when - calendar.now)
             super().add(holding)
 
     moment.holdings = Late(moment.holdings)
-    late = Holding(Grant(Fence("late", 7, "t" * 22), calendar.now + BELIEVED), Settings(ttl=TTL), calendar.now)
+    late = Grant("late", 7, "t" * 22, calendar.now + BELIEVED)
+    late.begin(Settings(ttl=TTL), calendar.now)
     late.due = when
     calendar._schedule(late)
     calendar.wait(TTL * 0.4)
@@ -148,8 +148,8 @@ def test_a_lease_that_comes_as_the_young_ones_are_entered_is_not_missed(when: st
     calendar = Calendar()
     first = calendar.hold("first")
 
-    class Late(set[Holding]):
-        def add(self, holding: Holding) -> None:
+    class Late(set[Grant]):
+        def add(self, holding: Grant) -> None:
             if when == "before":
                 calendar.wait(first.settings.attempt_seconds)
             super().add(holding)
@@ -236,5 +236,5 @@ def test_a_renewal_that_cannot_be_begun_is_tried_again() -> None:
     assert holding.unanswered_since is not None
 
 
-def no_thread(holdings: list[Holding]) -> None:
+def no_thread(holdings: list[Grant]) -> None:
     raise RuntimeError("can't start new thread")

@@ -24,7 +24,7 @@ from fencing import (
 from fencing.coordinator import Coordinator
 from fencing.kernel.fence import HasFence
 from fencing.locks import lease as leases
-from fencing.locks.holding import Holding
+from fencing.locks.holding import Grant
 from fencing.memory.table import LockTable
 from fencing.testing import ManualClock
 from storage_guards import AsyncMemoryGuard, MemoryGuard
@@ -118,7 +118,8 @@ def test_a_holding_without_a_lease_leaves_the_calendar() -> None:
     clock = ManualClock()
     coordinator = MemoryCoordinator(ttl=60, clock=clock)
     lease = coordinator.acquire("r")
-    holding = Holding(lease._holding.grant, lease._holding.settings, coordinator._backend.clock())
+    holding = Grant("r", 7, "t" * 22, lease._holding.deadline)
+    holding.begin(lease._holding.settings, coordinator._backend.clock())
     coordinator._backend.track(holding)
     assert len(coordinator._renewal.held()) == 2
     clock.advance(coordinator._backend.settings.attempt_seconds)
@@ -246,15 +247,15 @@ def test_a_release_leaves_alone_what_was_detached_meanwhile(monkeypatch: pytest.
     """The other thread detaches between the release's check and its end of the holding."""
     table = LockTable()
     lease = MemoryCoordinator(table, ttl=60).acquire("r")
-    end = Holding.end
+    end = Grant.end
 
     def end_late(holding: Any, how: Any) -> bool:
-        monkeypatch.setattr(Holding, "end", end)
+        monkeypatch.setattr(Grant, "end", end)
         if how == "released":
             lease.detach()
         return end(holding, how)
 
-    monkeypatch.setattr(Holding, "end", end_late)
+    monkeypatch.setattr(Grant, "end", end_late)
     assert lease.release() is False
     assert table._held
 

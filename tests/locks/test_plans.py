@@ -14,7 +14,7 @@ from fencing.kernel.retry import NoReply
 from fencing.kernel.waking import Wake
 from fencing.locks import backend, plans, waiting
 from fencing.locks.backend import Holder, Taken, Undecided
-from fencing.locks.holding import Grant, Holding
+from fencing.locks.holding import Grant
 from fencing.locks.lanes import Lane
 from fencing.locks.settings import Settings
 from fencing.locks.waiting import Enlist, Leave, Wait
@@ -27,7 +27,7 @@ from storage_guards import MemoryGuard
 
 GUARD = MemoryGuard()
 SETTINGS = Settings(ttl=10.0, owner="me")
-HELD = Grant(Fence("r", 7, "t" * 22), 1000.0)
+HELD = Grant("r", 7, "t" * 22, 1000.0)
 
 
 class WithoutQueue(RedisPlans):
@@ -122,7 +122,7 @@ HELD_BY_ME = [b"held", 500, 250, b"7", b"me", b"5eed"]
 def test_the_deadline_counts_from_before_the_request_less_the_drift(steps: Stepper) -> None:
     plan = steps.redis.plan_acquire("r", "t" * 22, SETTINGS, floor=0, deadline=1100)
     grant = steps.run(plan, (3.0, GRANTED))
-    assert grant == Grant(Fence("r", 7, "t" * 22), 1000 + 10 * 0.99 - 0.002)
+    assert (grant.fence, grant.deadline) == (Fence("r", 7, "t" * 22), 1000 + 10 * 0.99 - 0.002)
 
 
 def test_the_deadline_of_a_repeated_request_counts_from_the_repetition(steps: Stepper) -> None:
@@ -395,7 +395,7 @@ def test_a_superseded_waiter_waits_again_with_another_token(steps: Stepper) -> N
 def test_packed_requests_equal_unpacked_ones(steps: Stepper) -> None:
     grant = steps.run(plans.acquire(steps.redis, "ü", SETTINGS, 5.0), GRANTED)
     steps.run(plans.release(steps.redis, grant.fence, SETTINGS), RELEASED)
-    steps.run(plans.renew(steps.redis, grant.fence, SETTINGS), b"r")
+    steps.run(plans.renew(steps.redis, grant, SETTINGS), b"r")
     steps.redis.is_waited_for = lambda resource: True  # type: ignore[method-assign]
     steps.run(plans.acquire(steps.redis, "ü", SETTINGS, 60.0), QUEUED, GRANTED)
     steps.effects = [effect for effect in steps.effects if isinstance(effect, Call)]
@@ -589,7 +589,7 @@ class Answering(WithoutQueue):
     def plan_acquire(self, resource: str, token: str, *_: Any, **__: Any) -> Plan[Any]:
         self.tokens.append(token)
         yield Sleep(1 / 3)
-        return Grant(Fence(resource, 8, token), math.inf) if not self.replies else self.replies.pop(0)
+        return Grant(resource, 8, token, math.inf) if not self.replies else self.replies.pop(0)
 
 
 UNDECIDED = Undecided(CoordinatorUnavailable("undecided", resource="r"), 0.5)
@@ -666,8 +666,9 @@ def plan_described() -> Plan[Holder]:
 # Renewal in batches
 
 
-def holding(steps: Stepper, name: str, ttl: float) -> Holding:
-    holding = Holding(Grant(Fence(name, 7, "t" * 22), steps.now + 0.9 * ttl), Settings(ttl=ttl), steps.now)
+def holding(steps: Stepper, name: str, ttl: float) -> Grant:
+    holding = Grant(name, 7, "t" * 22, steps.now + 0.9 * ttl)
+    holding.begin(Settings(ttl=ttl), steps.now)
     holding.join_calendar(set())
     return holding
 
@@ -680,7 +681,7 @@ def test_leases_of_one_ttl_share_a_request_and_the_most_urgent_go_first(steps: S
     holdings[1].end("released")
     batches = []
     while lane:
-        batches.append(list[Holding]())
+        batches.append(list[Grant]())
         lane.take(batches[-1], 2)
     assert [[each.fence.resource for each in batch] for batch in batches] == [["b", "c"], ["d"], ["long"]]
     assert lane.attempt_seconds <= 4 / 3, "it is right for the shortest ttl that belongs here"

@@ -492,7 +492,7 @@ class Gate:
         perform = coordinator._backend.perform
 
         def is_held(effect: Any) -> bool:
-            return effect.operation == "renew" and any(fence.resource in names for fence in effect.arguments[1])
+            return effect.operation == "renew" and any(resource in names for resource, _, _ in effect.arguments[1])
 
         def perform_held(effect: Any) -> Any:
             if is_held(effect):

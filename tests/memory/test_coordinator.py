@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from typing import Any
 
-from fencing import LockTable, MemoryCoordinator, NotAcquired
-from fencing.locks.holding import Grant
+import pytest
+
+from fencing import Coordinator, Fence, LockTable, MemoryCoordinator, NotAcquired
+from fencing.kernel.effects import Plan
+from fencing.locks.holding import Grant, GrantOrFence
+from fencing.memory.coordinator import MemoryBackend
 from fencing.testing import ManualClock
+from storage_guards import MemoryGuard
 from tests.support.memory_side import MemorySide
 
 
@@ -69,12 +75,63 @@ def test_a_late_renewal_does_not_shorten_the_lease() -> None:
     lease = coordinator.acquire("r")
     clock.advance(5)
     lease.renew()
-    plan = coordinator._backend.plan_renew(
-        [Grant(lease.fence, 0.0)], coordinator._backend.settings, deadline=clock() + 1
-    )
+    plan = coordinator._backend.plan_renew([lease._holding], coordinator._backend.settings, deadline=clock() + 1)
     request = plan.send(None)
     table.ask(request, now=clock() - 3)  # its clock was read before the other one's
     holder = coordinator.holder("r")
     assert holder is not None
     assert holder.remaining == 10
     lease.release()
+
+
+class KeepingBackend(MemoryBackend):
+    """It keeps in each grant what a service might give it, and notes what it gets back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.got: list[tuple[str, Any]] = []
+
+    def plan_acquire(self, *args: Any, **more: Any) -> Plan[Any]:
+        return self._plan_kept(super().plan_acquire(*args, **more))
+
+    def plan_queue(self, *args: Any, **more: Any) -> Plan[Any]:
+        return self._plan_kept(super().plan_queue(*args, **more))
+
+    def plan_remint(self, grant: GrantOrFence, *args: Any, **more: Any) -> Plan[Any]:
+        self.got.append(("remint", getattr(grant, "kept", None)))
+        return self._plan_kept(super().plan_remint(grant, *args, **more))
+
+    def plan_renew(self, grants: Sequence[Grant], *args: Any, **more: Any) -> Plan[Any]:
+        self.got += [("renew", grant.kept) for grant in grants]
+        return super().plan_renew(grants, *args, **more)
+
+    def plan_release(self, grant: GrantOrFence, *args: Any, **more: Any) -> Plan[Any]:
+        self.got.append(("release", getattr(grant, "kept", None)))
+        return super().plan_release(grant, *args, **more)
+
+    def _plan_kept(self, plan: Plan[Any]) -> Plan[Any]:
+        grant = yield from plan
+        if isinstance(grant, Grant):
+            grant.kept = f"lease {grant.number}"
+        return grant
+
+
+def test_a_backend_gets_back_what_it_kept_in_a_grant_or_else_the_fence() -> None:
+    backend = KeepingBackend()
+    coordinator, guard = Coordinator(backend), MemoryGuard()
+    lease = coordinator.acquire("r", timeout=5)
+    lease.renew()
+    adopted = coordinator.adopt(Fence.parse(str(lease.detach())))
+    adopted.release()
+    guarded = coordinator.lock("r", guards=[guard]).acquire(timeout=5)
+    newest = guarded.reclaim()
+    newest.release()
+    first, second, third, last = (f"lease {each.fence.number}" for each in (lease, adopted, guarded, newest))
+    expected = [("renew", first), ("remint", None), ("release", second), ("remint", third), ("release", last)]
+    assert backend.got == expected
+
+
+@pytest.mark.parametrize("number", [0, 2**53, True, 7.0, "7"])
+def test_a_grant_has_a_fencing_number(number: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match="fencing number"):
+        Grant("r", number, "t" * 22, 0.0)

@@ -440,15 +440,15 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "claims-that-outlast-the-lease-count",
         "fencing/locks/plans.py",
-        "if holding.lost is None and backend.clock() < holding.deadline:",
-        "if holding.lost is None:",
+        "if grant.lost is None and backend.clock() < grant.deadline:",
+        "if grant.lost is None:",
         ("tests/locks/test_plans.py::test_claims_that_outlast_the_lease_do_not_count",),
     ),
     Mutant(
         "a-new-fence-is-minted-below-the-mark",
         "fencing/locks/plans.py",
-        "fence, taking.token, requests, floor=newer,",
-        "fence, taking.token, requests, floor=0,",
+        "grant, taking.token, requests, floor=newer,",
+        "grant, taking.token, requests, floor=0,",
         ("tests/locks/test_plans.py::test_a_refused_claim_is_repaired_by_a_new_fence_above_the_mark",),
     ),
     Mutant(
@@ -800,8 +800,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "what-an-interruption-left-is-not-given-back",
         "fencing/locks/several.py",
-        "part.taking.abandon(part.backend, part.resource, part.settings)\n                part.forget()\n",
-        "part.forget()\n",
+        "part.taking.abandon(part.backend, part.resource, part.settings)\n                part.taking.over()\n",
+        "part.taking.over()\n",
         ("tests/locks/test_several.py::test_a_second_interruption_while_all_are_given_back_leaves_none_taken",),
     ),
     Mutant(
@@ -1056,8 +1056,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a-renewal-in-sql-has-the-number-of-another-lease",
         "fencing/sql/plans.py",
-        "until if grant in renewals.renewed else None",
-        "until if grant[:2] in {each[:2] for each in renewals.renewed} else None",
+        "until if asked in renewals.renewed else None",
+        "until if asked[:2] in {each[:2] for each in renewals.renewed} else None",
         ("tests/sql_locks/test_ended_grants.py::test_a_renewal_extends_the_very_grant",),
     ),
     Mutant(
@@ -1911,7 +1911,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "an-interrupted-request-is-given-back-once-only",
         "fencing/locks/plans.py",
-        "    if taking.token is not None:\n        backend.give_back_later(fences[-1], settings)\n",
+        "    if taking.token is not None:\n        backend.give_back_later(grants[-1], settings)\n",
         "",
         ("tests/locks/test_plans.py::test_a_request_that_was_interrupted_is_given_back_once_more",),
     ),

@@ -14,7 +14,7 @@ from fencing import CoordinatorUnavailable, Fence, MarkImplausible, NotAcquired
 from fencing.kernel.effects import Sleep
 from fencing.kernel.retry import NoReply
 from fencing.locks import plans as locks
-from fencing.locks.holding import Holding
+from fencing.locks.holding import Grant
 from fencing.locks.settings import Settings
 from fencing.redis.keys import keys_of
 from fencing.redis.scripts import RELEASE
@@ -62,7 +62,7 @@ class World:
             assert effect.script is RELEASE
         return replies
 
-    def acquire(self) -> Holding:
+    def acquire(self) -> Grant:
         plan = locks.acquire(self.plans, "r", Settings(ttl=0.3, owner="me"), 1.0)
         result = None
         try:

@@ -6,7 +6,6 @@ A proxy keeps the request, and delivers it after the client went on over a new c
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -45,7 +44,8 @@ class Late:
 
 
 def renew(late: Late, fence: Fence) -> Any:
-    return perform(late.locks, late.client, plans.renew(late.client._backend, fence, late.client._backend.settings))
+    backend, grant = late.client._backend, Grant(fence.resource, fence.number, fence.token, 0.0)
+    return perform(late.locks, late.client, plans.renew(backend, grant, backend.settings))
 
 
 def adopt(late: Late, fence: Fence) -> Any:
@@ -114,7 +114,7 @@ def test_a_renewal_extends_the_very_grant(locks: LockDatabase) -> None:
         lease.detach()
 
     def renew_all(numbers: Iterable[int]) -> list[bool]:
-        grants = [Grant(replace(fence, number=number), 0.0) for fence, number in zip(fences, numbers, strict=True)]
+        grants = [Grant(each.resource, number, each.token, 0.0) for each, number in zip(fences, numbers, strict=True)]
         plan = coordinator._backend.plan_renew(
             grants, coordinator._backend.settings, deadline=coordinator._backend.clock() + 5
         )

@@ -116,7 +116,7 @@ def check_force(locks: LockDatabase, coordinator: Any, held: Fence, loss: Any) -
 
 
 def check_renew(locks: LockDatabase, coordinator: Any, held: Fence, loss: Any) -> None:
-    grants = [Grant(held, 0.0), Grant(Fence("free", 1, new_token()), 0.0)]
+    grants = [Grant("held", held.number, held.token, 0.0), Grant("free", 1, new_token(), 0.0)]
     made = coordinator._backend.plan_renew(grants, coordinator._backend.settings, **deadline(coordinator))
     with loss:
         renewed = plan(locks, coordinator, made)

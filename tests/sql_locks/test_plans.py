@@ -11,6 +11,7 @@ from fencing.kernel.fence import MAX_NUMBER, new_token
 from fencing.kernel.retry import NoReply
 from fencing.kernel.waking import Wake
 from fencing.locks.backend import Holder, Taken
+from fencing.locks.holding import GrantOrFence
 from fencing.locks.settings import Settings
 from fencing.sql.plans import SQLPlans
 from fencing.sql.table import LockRow
@@ -84,7 +85,7 @@ class Unanswered(SQLPlans):
     def __init__(self) -> None:
         self.given_back: list[str] = []
 
-    def give_back_later(self, fence: Fence, settings: Settings) -> None:
+    def give_back_later(self, fence: GrantOrFence, settings: Settings) -> None:
         self.given_back.append(fence.token)
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from fencing.kernel.effects import Plan, Sleep
 from fencing.kernel.errors import CoordinatorUnavailable
-from fencing.kernel.fence import Fence
 from fencing.kernel.retry import LEAST_SECONDS, Answer, NoReply
 from fencing.locks.backend import BACKOFF, Backend
+from fencing.locks.holding import GrantOrFence
 from fencing.locks.settings import Settings
 from fencing.redis.calls import Call, Calls, call_without_token, release_keys
 from fencing.redis.keys import slot_of
@@ -85,15 +85,15 @@ def plan_calls(
 
 
 def plan_release_all(
-    backend: Backend, fences: Sequence[Fence], settings: Settings, deadline: float
+    backend: Backend, grants: Sequence[GrantOrFence], settings: Settings, deadline: float
 ) -> Plan[list[tuple[int, Answer]]]:
     """Free locks of several slots. Return for each lock that was answered its position, and the answer to it alone."""
-    groups = by_slot([slot_of(fence.resource.encode()) for fence in fences])
+    groups = by_slot([slot_of(grant.resource.encode()) for grant in grants])
     calls = []
     for group in groups:
-        keys = tuple(key for i in group for key in release_keys(fences[i].resource))
-        calls.append(call_without_token(RELEASE_SEVERAL, keys, tuple(fences[i].token for i in group)))
-    answers = yield from plan_calls(backend, calls, f"{len(fences)} locks", settings, deadline)
+        keys = tuple(key for i in group for key in release_keys(grants[i].resource))
+        calls.append(call_without_token(RELEASE_SEVERAL, keys, tuple(grants[i].token for i in group)))
+    answers = yield from plan_calls(backend, calls, f"{len(grants)} locks", settings, deadline)
     return [
         (i, answer._replace(value=answer.value[position : position + 1]))
         for group, answer in zip(groups, answers, strict=True)
