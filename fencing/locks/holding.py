@@ -146,7 +146,7 @@ class Grant:
     @property
     def lost(self) -> Loss | None:
         """How it was lost; None: it was not."""
-        how = self.ended
+        how = self._ended[0][0] if self._ended else None
         return how if how == "expired" or how == "gone" or how == "stale" else None
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import os
 import threading
 import warnings
 import weakref
@@ -60,7 +61,7 @@ class LeaseBase:
         self._backend = backend
         self._holding = holding
         self._callbacks: list[Callable[[LeaseLost], Any]] = []
-        self._pid = process.pid()
+        self._pid = os.getpid()
         holding.lease = weakref.ref(self)  # weak: a lease without references is collected, and its renewal ends
 
     @property

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, TypeVar, cast, overload
 
@@ -23,7 +24,7 @@ from fencing.kernel.errors import (
 )
 from fencing.kernel.fence import Fence, new_token
 from fencing.locks.backend import Backend, ForcedRelease, Holder, Place, Taken, Undecided
-from fencing.locks.capabilities import Queues, RenewsGrants
+from fencing.locks.capabilities import RenewsGrants
 from fencing.locks.causes import plan_why_gone
 from fencing.locks.holding import Grant, GrantOrFence
 from fencing.locks.long_waits import WARNING_SECONDS, LongWait, begin_wait
@@ -55,7 +56,7 @@ class Taking:
     __slots__ = ("_pid", "grant", "token")
 
     def __init__(self) -> None:
-        self._pid = process.pid()
+        self._pid = os.getpid()
         self.grant: Grant | None = None
         self.token: str | None = None  # a request under this token may have run
 
@@ -169,7 +170,7 @@ def acquire(
     caller_deadline = gives_up_at if 0 < timeout < math.inf else None
     requests = settings if timeout > 0 else settings.for_one_try()
     queue: Any = getattr(backend, "plan_queue", None) if timeout > 0 else None
-    queues = queue is not None and cast(Queues, backend).is_waited_for(resource)
+    queues: bool = queue is not None and backend.is_waited_for(resource)  # type: ignore[attr-defined] # both: Queues
     token, known, taking = new_token(), _Known(), Taking()
     try:
         while True:

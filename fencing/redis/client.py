@@ -67,86 +67,100 @@ class Connections:
         """Have a method called with the address when Sentinels name another primary. It is not kept alive."""
         self.factory.on_move = weakref.WeakMethod(callback)
 
-    def perform(self, call: Call, replicas: int = 0) -> Any:
-        """Run the call's script and return its reply; ``replicas``: as in ``Replicated``.
+    def perform(self, call: Call, lent: LazyConnection | None = None, started: float | None = None) -> Any:
+        """Run the call's script and return its reply.
+
+        Args:
+            call: the call.
+            lent: the connection for it, which the caller gives back; None: one of the pool.
+            started: when the call's time began; None: now.
 
         Raises:
-            NotAcquired: fewer replicas have the grant.
             NoReply: no usable reply; another attempt may succeed.
             CoordinatorUnavailable: the server refused; another attempt would not help.
             RuntimeError: the coordinator is closed. Make a new one.
         """
         pool = self._pool
-        if pool.closed and call.script is not RELEASE:  # a block may end after the closing
+        if pool.closed and call.form.script is not RELEASE:  # a block may end after the closing
             raise RuntimeError("this coordinator was closed; make a new one")
-        started = time.monotonic()
+        seconds = call.timeout
+        if started is None:
+            started = time.monotonic()
         try:
-            connection = pool.free.pop()  # take() does the same, but a call of Python takes its time
+            connection = lent or pool.free.pop()  # take() does the same, but a call of Python takes its time
         except IndexError:
             if call.form.script in URGENT:
-                pool, connection = pool.take_urgently(call.timeout)
+                pool, connection = pool.take_urgently(seconds)
             else:
-                connection = pool.take(call.timeout)
+                connection = pool.take(seconds)
         try:
-            if replicas:
-                return self._exchange_replicated(connection, call, replicas, started)
-            return self._exchange(connection, call, started)
+            if not LEAST_SECONDS <= seconds <= self._user_timeout:
+                seconds = self.factory.limit_seconds(seconds)
+            was_open = connection.used > self._broken_at
+            # 0 until the reply has arrived: a connection that was interrupted in between is never used again.
+            used, connection.used = connection.used, 0.0
+            try:
+                left = seconds
+                is_stale = was_open and started - used > IDLE_SECONDS and connection.is_stale()
+                if is_stale or not was_open:
+                    if is_stale:
+                        self.factory.left_at = started
+                    self._connect(connection, seconds)
+                    left = max(seconds + started - time.monotonic(), LEAST_SECONDS)
+                if not 0.0 < connection.seconds <= left:
+                    connection.wait_within(left)
+                reply = connection.ask(call.packed, started + seconds)
+                if type(reply) is NoScriptError:
+                    reply = connection.ask(command(call, by_text=True), started + seconds)
+            except BaseException as error:
+                self._raise_failure(connection, call, error, started)
+                raise
+            if type(reply) not in call.form.script.replies:
+                self._raise_error_reply(connection, call, reply, was_open)
+            connection.used = started
+            return reply
         except (RedisError, OSError) as error:
             raise_interruption(error)
             raise map_error(error, self.address) from error
         finally:
-            pool.give_back(connection)
+            if lent is None:
+                pool.give_back(connection)
 
-    def _exchange(self, connection: LazyConnection, call: Call, started: float) -> Any:
-        seconds = call.timeout
-        if not LEAST_SECONDS <= seconds <= self._user_timeout:
-            seconds = self.factory.limit_seconds(seconds)
-        was_open = connection.used > self._broken_at
-        # 0 until the reply has arrived: a connection that was interrupted in between is never used again.
-        used, connection.used = connection.used, 0.0
+    def perform_replicated(self, call: Call, replicas: int) -> Any:
+        """Do what ``perform`` does, and wait for replicas, as in ``Replicated``.
+
+        Raises:
+            NotAcquired: fewer replicas have the grant.
+        """
+        started, connection = time.monotonic(), self._pool.take(call.timeout)
         try:
-            left = seconds
-            is_stale = was_open and started - used > IDLE_SECONDS and connection.is_stale()
-            if is_stale or not was_open:
-                if is_stale:
-                    self.factory.left_at = started
-                self._connect(connection, seconds)
-                left = max(seconds + started - time.monotonic(), LEAST_SECONDS)
-            if not 0.0 < connection.seconds <= left:
-                connection.wait_within(left)
-            reply = connection.ask(call.packed, started + seconds)
-            if type(reply) is NoScriptError:
-                reply = connection.ask(command(call, by_text=True), started + seconds)
-        except BaseException as error:
-            interrupted = not isinstance(error, BROKEN) or interruption_in(error) is not None
-            was_sent = not isinstance(error, (NoReply, CoordinatorUnavailable))  # or else there was no connection
-            is_undone = was_sent and must_undo(call, time.monotonic() - started, interrupted=interrupted)
-            self._abandon(connection, call.compensation if is_undone else None, interrupted=interrupted)
-            if was_sent and not interrupted:
-                self.factory.leave(error)
-            if is_undone and not interrupted and isinstance(error, Exception):
-                raise NoReply(error, may_have_run=True, was_undone=True) from error
-            raise
-        if type(reply) not in call.form.script.replies:
-            self._raise_error_reply(connection, call, reply, was_open)
-        connection.used = started
-        return reply
-
-    def _exchange_replicated(self, connection: LazyConnection, call: Call, replicas: int, started: float) -> Any:
-        online = online_replicas(self._exchange(connection, count_call(call.timeout), started))
-        if online < replicas:
-            raise unreplicated(call, online, time.monotonic() - started)
-        reply = self._exchange(connection, call, started)
-        if type(reply) is not bytes:  # nothing was granted
+            online = online_replicas(self.perform(count_call(call.timeout), connection, started))
+            if online < replicas:
+                raise unreplicated(call, online, time.monotonic() - started)
+            reply = self.perform(call, connection, started)
+            if type(reply) is not bytes:  # nothing was granted
+                return reply
+            raw, now = connection.raw, time.monotonic()
+            left = max(started + call.timeout - now, LEAST_SECONDS)
+            confirmed = self.perform(wait_call(replicas, left), connection, now)
+            if connection.raw is not raw:
+                raise not_confirmed()
+            if confirmed < replicas:
+                raise unreplicated(call, confirmed, time.monotonic() - started)
             return reply
-        raw, now = connection.raw, time.monotonic()
-        left = max(started + call.timeout - now, LEAST_SECONDS)
-        confirmed = self._exchange(connection, wait_call(replicas, left), now)
-        if connection.raw is not raw:
-            raise not_confirmed()
-        if confirmed < replicas:
-            raise unreplicated(call, confirmed, time.monotonic() - started)
-        return reply
+        finally:
+            self._pool.give_back(connection)
+
+    def _raise_failure(self, connection: LazyConnection, call: Call, error: BaseException, started: float) -> None:
+        """Abandon the connection after a failure or an interruption. Raise NoReply if the call was undone."""
+        interrupted = not isinstance(error, BROKEN) or interruption_in(error) is not None
+        was_sent = not isinstance(error, (NoReply, CoordinatorUnavailable))  # or else there was no connection
+        is_undone = was_sent and must_undo(call, time.monotonic() - started, interrupted=interrupted)
+        self._abandon(connection, call.compensation if is_undone else None, interrupted=interrupted)
+        if was_sent and not interrupted:
+            self.factory.leave(error)
+        if is_undone and not interrupted and isinstance(error, Exception):
+            raise NoReply(error, may_have_run=True, was_undone=True) from error
 
     def _raise_error_reply(self, connection: LazyConnection, call: Call, error: Any, was_open: bool) -> NoReturn:
         if not isinstance(error, RedisError):

@@ -46,7 +46,7 @@ class RedisBackend(RedisPlans):
         if isinstance(effect, (Calls, NodeCall)):
             return self._connections.perform(effect)
         if isinstance(effect, Replicated):
-            return self._connections.perform(*effect)
+            return self._connections.perform_replicated(*effect)
         return self._listener.perform(effect)
 
     def close(self) -> None:

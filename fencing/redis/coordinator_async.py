@@ -47,7 +47,6 @@ class AsyncRedisBackend(RedisPlans):
         if isinstance(effect, (Calls, NodeCall)):
             return await self._connections.perform(effect)
         if isinstance(effect, Replicated):
-            # SYNC instead: return self._connections.perform(*effect)
             return await self._connections.perform_replicated(*effect)
         return await self._listener.perform(effect)
 

@@ -828,8 +828,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the-deadline-of-a-first-request-counts-from-the-reply",
         "fencing/redis/plans.py",
-        "if type(reply) is bytes:\n            return _grant(reply, resource, token, settings, sent_at)",
-        "if type(reply) is bytes:\n            return _grant(reply, resource, token, settings, self.clock())",
+        "int(reply), token, sent_at + settings.believed_seconds)\n        return _outcome(",
+        "int(reply), token, self.clock() + settings.believed_seconds)\n        return _outcome(",
         ("tests/locks/test_plans.py::test_the_deadline_counts_from_before_the_request_less_the_drift",),
     ),
     Mutant(

@@ -39,11 +39,8 @@ class NodeConnections(Connections):
         started = time.monotonic()
         connection = self._pool.take(call.timeout)
         try:
-            self._exchange(connection, ASKING._replace(timeout=call.timeout), started)
-            return self._exchange(connection, by_text(call), started)  # ASKING is for one command only
-        except (RedisError, OSError) as error:
-            raise_interruption(error)
-            raise map_error(error, self.address) from error
+            self.perform(ASKING._replace(timeout=call.timeout), connection, started)
+            return self.perform(by_text(call), connection, started)  # ASKING is for one command only
         finally:
             self._pool.give_back(connection)
 
