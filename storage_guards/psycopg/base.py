@@ -15,11 +15,13 @@ from storage_guards.continuity import Continuity
 from storage_guards.psycopg import plans
 from storage_guards.psycopg.errors import PsycopgErrors
 from storage_guards.psycopg.sources import address_of
-from storage_guards.psycopg.statements import AnyConnection, MarkAccess
+from storage_guards.psycopg.statements import LOCK_CREATION, AnyConnection, MarkAccess
 from storage_guards.psycopg.transaction import PsycopgTransaction
+from storage_guards.psycopg.wire import perform
 from storage_guards.sql.base import OperationsBase
 from storage_guards.sql.errors import NOTHING_WRITTEN
-from storage_guards.sql.pruning import Pruning
+from storage_guards.sql.plans import Batch, Plan, plan_batch, plan_create, plan_mark, plan_prune, plan_settle
+from storage_guards.sql.pruning import Pruning, on_postgresql
 from storage_guards.sql.schema import Choice
 from storage_guards.sql.statements import is_one_write, refuse_select
 from storage_guards.sql.verify import VerifyReport
@@ -74,16 +76,21 @@ class PsycopgBase(OperationsBase):
         return PsycopgErrors(fences, self._timeout if seconds is None else seconds, then)
 
     def _create(self, connection: AnyConnection) -> PQGen[None]:
-        return plans.create_tables(connection, self._access, self._timeout)
+        plan = plan_create(self._access.choice, [LOCK_CREATION])
+        return perform(connection, self._access, plan, self._timeout)
 
     def _read(self, connection: AnyConnection, resource: str) -> PQGen[Mark | None]:
-        return plans.read_mark(connection, self._access, resource, self._timeout)
+        return plans.located(connection, self._access, plan_mark(resource), self._timeout)
 
     def _settle(self, connection: AnyConnection, unknown: OutcomeUnknown, seconds: float) -> PQGen[bool | None]:
-        return plans.settle(connection, self._access, unknown, seconds)
+        return plans.located(connection, self._access, plan_settle(unknown), seconds)
 
     def _prune(self, connection: AnyConnection, pruning: Pruning) -> PQGen[int]:
-        return plans.prune(connection, self._access, pruning, self._timeout)
+        def batch(left: Pruning) -> Plan[Batch]:
+            table = self._access.texts.table
+            return plan_batch(table, on_postgresql(table, left))
+
+        return plans.located(connection, self._access, plan_prune(pruning, batch), self._timeout)
 
     def _verify(self, connection: AnyConnection) -> PQGen[VerifyReport]:
         return plans.verify(connection, self._access, self._timeout)

@@ -7,44 +7,23 @@ database that enforces: there they are calls of functions, whose plans the serve
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 from zlib import crc32
 
-from psycopg import AsyncConnection, Connection
+from psycopg import AsyncConnection, Connection, IsolationLevel
 from psycopg.pq import Escaping
 
 from fencing.kernel.errors import GuardNotEnforceable
-from fencing.kernel.fence import MAX_NUMBER, Fence
-from storage_guards.continuity import new_id
-from storage_guards.sql.outcome import FLOOR, TABLE
-from storage_guards.sql.pruning import now_as_number
+from storage_guards.sql.outcome import TABLE
+from storage_guards.sql.plans import Statement
 from storage_guards.sql.schema import POSTGRESQL_VISIBLE_TABLES, Choice, quoted
 from storage_guards.sql.statements import CREATE_LOCK, Statements, calls_in, enforced_in, statements_on
 
 AnyConnection = Connection[Any] | AsyncConnection[Any]
-Values = dict[str, str]
 
 COMMIT = "COMMIT"
 ROLLBACK = "ROLLBACK"
-VISIBLE_TABLES = POSTGRESQL_VISIBLE_TABLES
-
-_TABLE = f"""
-    CREATE TABLE IF NOT EXISTS {{table}} (
-        resource TEXT COLLATE "C" NOT NULL,
-        number BIGINT NOT NULL,
-        token TEXT COLLATE "C" NOT NULL,
-        seq BIGINT NOT NULL,
-        recent_writes TEXT COLLATE "C" DEFAULT '' NOT NULL,
-        claimed_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
-        xact xid8,
-        PRIMARY KEY (resource),
-        CONSTRAINT fencing_marks_number CHECK (
-            number BETWEEN 1 AND {MAX_NUMBER} OR (resource = '{FLOOR}' AND number BETWEEN 0 AND {MAX_NUMBER})
-        ),
-        CONSTRAINT fencing_marks_seq CHECK (seq >= 0)
-    )
-"""
 
 _PLACES = {"resource": "$1", "number": "$2", "token": "$3", "write": "$4", "writes": "$5"}
 
@@ -132,22 +111,33 @@ class MarkAccess:
         return self.texts.calls if self.enforced else self.texts.direct
 
 
-def begin(connection: AnyConnection, *, read_committed: bool = False) -> str:
-    """Return the BEGIN for this connection's settings.
+def opening_of(
+    connection: AnyConnection, seconds: float, *, read_committed: bool = False, idle: bool = True
+) -> tuple[str, int]:
+    """Return what begins a transaction with this connection's settings and bounds it, and how many statements that is.
 
     With ``read_committed`` a statement that has waited sees what it waited for.
     """
-    level = connection.isolation_level
+    level = ReadCommitted if read_committed else connection.isolation_level
+    return _opening(level, connection.read_only, connection.deferrable, seconds, idle)
+
+
+ReadCommitted = IsolationLevel.READ_COMMITTED
+
+
+@lru_cache(64)
+def _opening(
+    level: IsolationLevel | None, read_only: bool | None, deferrable: bool | None, seconds: float, idle: bool
+) -> tuple[str, int]:
     parts = ["BEGIN"]
-    if read_committed:
-        parts.append("ISOLATION LEVEL READ COMMITTED")
-    elif level is not None:
+    if level is not None:
         parts.append(f"ISOLATION LEVEL {level.name.replace('_', ' ')}")
-    if connection.read_only is not None:
-        parts.append("READ ONLY" if connection.read_only else "READ WRITE")
-    if connection.deferrable is not None:
-        parts.append("DEFERRABLE" if connection.deferrable else "NOT DEFERRABLE")
-    return " ".join(parts)
+    if read_only is not None:
+        parts.append("READ ONLY" if read_only else "READ WRITE")
+    if deferrable is not None:
+        parts.append("DEFERRABLE" if deferrable else "NOT DEFERRABLE")
+    statements = [" ".join(parts), *limits(seconds, idle=idle)]
+    return "; ".join(statements), len(statements)
 
 
 def limits(seconds: float, *, idle: bool = True) -> list[str]:
@@ -169,60 +159,46 @@ def limits(seconds: float, *, idle: bool = True) -> list[str]:
     ]
 
 
-def values_of(connection: AnyConnection, fence: Fence, writes: int = 1) -> Values:
-    """Return the literals of one claim or check, with a new random id for the write.
+PREPARED = ("check", "claim")
+"""The statements that each connection prepares."""
+
+
+def text_of(
+    connection: AnyConnection,
+    access: MarkAccess,
+    statement: Statement | str,
+    *,
+    prepared: bool = False,
+    joins: bool = False,
+) -> str:
+    """Return a statement with its values.
+
+    Args:
+        connection: for which the values are literals.
+        access: to the marks.
+        statement: of a plan.
+        prepared: the connection has the prepared statements.
+        joins: the check joins a transaction. The last column of its answer says whether it was outside any savepoint.
 
     Raises:
         GuardNotEnforceable: the connection's client encoding cannot express the resource's name.
     """
-    return {
-        "resource": literal(connection, fence.resource),
-        "number": str(fence.number),
-        "token": f"'{fence.token}'",
-        "write": f"'{new_id()}'",
-        "writes": str(writes),
-    }
-
-
-def check(
-    access: MarkAccess, connection: AnyConnection, fence: Fence, *, prepared: bool = False, joins: bool = False
-) -> str:
-    """Return the statement that admits a write: a row (seq, recent_writes, xact) if the fence is the mark's own.
-
-    If it ``joins`` a transaction, the last column says whether it was outside any savepoint.
-    """
-    if prepared and not access.enforced:
-        resource = literal(connection, fence.resource)
-        return f"EXECUTE {access.texts.check_name} ({resource}, {fence.number}, '{fence.token}', '{new_id()}')"
+    if isinstance(statement, str):
+        return statement
+    name, resource, number, token, write, writes, _ = statement
+    quoted_name = literal(connection, resource)
+    if prepared and name in PREPARED and not access.enforced:
+        if name == "check":
+            return f"EXECUTE {access.texts.check_name} ({quoted_name}, {number}, '{token}', '{write}')"
+        return f"EXECUTE {access.texts.claim_name} ({quoted_name}, {number}, '{token}', '{write}', {writes})"
+    if name == "visible_tables":
+        return POSTGRESQL_VISIBLE_TABLES
     statements = access.texts.joining if joins and not access.enforced else access.sql
-    return statements.check.format(**values_of(connection, fence))
-
-
-def claim(access: MarkAccess, values: Values, *, prepared: bool = False) -> str:
-    """Return the statement that raises a mark that exists: a row (seq, recent_writes, xact) if the rule admits the
-    fence."""
-    if prepared and not access.enforced:
-        return f"EXECUTE {access.texts.claim_name} ({', '.join(values.values())})"
-    return access.sql.claim.format(**values)
-
-
-def make_floor(texts: Texts, *, new: bool) -> str:
-    """Return the statement that makes the floor row where there is none, and with it the table's id.
-
-    Args:
-        texts: of the table.
-        new: the table was just created, so there never was a mark. Otherwise marks may be lost: the floor shuts out all
-            fences that are older than now.
-    """
-    return texts.direct.make_floor.format(number=0 if new else now_as_number(), write=f"'{new_id()}'")
+    template: str = getattr(statements, name)
+    return template.format(resource=quoted_name, number=number, token=f"'{token}'", write=f"'{write}'", writes=writes)
 
 
 LOCK_CREATION = f"SELECT pg_advisory_xact_lock({CREATE_LOCK})"
-
-
-def create(texts: Texts) -> list[str]:
-    """Return the statements that create the table and its floor row."""
-    return [_TABLE.format(table=texts.table), make_floor(texts, new=True)]
 
 
 def literal(connection: AnyConnection, text: str) -> str:

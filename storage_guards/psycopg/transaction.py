@@ -14,13 +14,12 @@ from psycopg.abc import PQGen
 from psycopg.errors import InsufficientPrivilege, InvalidCursorName, UndefinedFunction
 from psycopg.pq import ExecStatus
 
-from fencing.kernel.errors import GuardNotEnforceable, UnclaimedFence
-from storage_guards.psycopg import statements as sql
+from fencing.kernel.errors import GuardNotEnforceable
 from storage_guards.psycopg.errors import commit_was_refused
-from storage_guards.psycopg.plans import admit, check_again, locate_here, to_admitted
-from storage_guards.psycopg.statements import AnyConnection, MarkAccess
-from storage_guards.psycopg.wire import ask, failure_of, first_row, has_unread, is_open, require_ready
-from storage_guards.sql.errors import ISOLATION, old_snapshot
+from storage_guards.psycopg.plans import locate, locate_here
+from storage_guards.psycopg.statements import COMMIT, AnyConnection, MarkAccess, limits, opening_of
+from storage_guards.psycopg.wire import ask, failure_of, first_row, has_unread, is_open, perform, require_ready
+from storage_guards.sql.plans import plan_check, plan_claim
 from storage_guards.sql.transaction import GuardedTransaction
 
 _ENDED_INSIDE = (
@@ -55,14 +54,14 @@ class PsycopgTransaction(GuardedTransaction[MarkAccess]):
         """Begin a transaction and admit the fences. A mere claim is also committed."""
         self._connection = connection
         self.errors.connected = True
-        last = []
+        last: tuple[str, ...] = ()
         if self.caller_block:
             self._cursor = f"fencing_{secrets.token_hex(8)}"
-            last.append(f"DECLARE {self._cursor} NO SCROLL CURSOR FOR VALUES (1)")
-        answers = yield from admit(
-            connection, self._marks, self.fences, self.seconds, claim=self.claims, writes=self.writes, last=last
-        )
-        admitted = list(map(to_admitted, self.fences, answers))
+            last = (f"DECLARE {self._cursor} NO SCROLL CURSOR FOR VALUES (1)",)
+        if self._marks.located is None:
+            yield from locate(connection, self._marks, self.seconds)
+        plan = plan_claim(self.fences, self.writes) if self.claims else plan_check(self.fences)
+        admitted = yield from perform(connection, self._marks, plan, self.seconds, last=last)
         self.check_continuity(admitted)
         self._admitted = admitted
         if not self.writes:
@@ -74,36 +73,22 @@ class PsycopgTransaction(GuardedTransaction[MarkAccess]):
         self._connection = connection
         self.errors.connected = True
         require_ready(connection)
-        opening = sql.limits(self.seconds)
+        opening = limits(self.seconds)
         if not is_open(connection):
             if connection.autocommit:
                 raise GuardNotEnforceable(_AUTOCOMMIT)
-            opening.insert(0, sql.begin(connection))
+            opening = opening_of(connection, self.seconds)[0].split("; ")
         if self._marks.located is None:
             yield from locate_here(connection, self._marks)
         if self._marks.enforced is None:  # a refusal would undo the caller's transaction, so ask first, once
             [enforced] = yield from ask(connection, [self._marks.texts.is_enforced])
             self._marks.enforced = first_row(enforced) == ("t",)
-        checks = [sql.check(self._marks, connection, fence, joins=True) for fence in self.fences]
+        plan = plan_check(self.fences, seen="isolation", nested=_NESTED)
         try:
-            results = yield from ask(connection, [*opening, *checks])
+            admitted = yield from perform(connection, self._marks, plan, self.seconds, joining=opening)
         except (InsufficientPrivilege, UndefinedFunction):
             self._marks.enforced = None
             raise
-        for row in map(first_row, results[len(opening) :]):
-            if row is not None and row[-1] != "t":
-                raise ValueError(_NESTED)
-        checked = results[len(opening) :]
-        for place, fence in enumerate(self.fences):
-            if not checked[place].ntuples:
-                try:
-                    checked[place] = yield from check_again(connection, self._marks, fence)
-                except UnclaimedFence as error:  # a mark that is younger than the snapshot cannot be seen
-                    [level] = yield from ask(connection, [ISOLATION])
-                    if first_row(level) != ("read committed",):
-                        raise old_snapshot(fence) from error
-                    raise
-        admitted = [to_admitted(*each) for each in zip(self.fences, checked, strict=False)]
         self.check_continuity(admitted)
         self._admitted = admitted
 
@@ -119,7 +104,7 @@ class PsycopgTransaction(GuardedTransaction[MarkAccess]):
                 self.note_not_sent(error)
                 raise
         self._committing = True  # from here on no answer means an unknown outcome
-        last = [*([f"CLOSE {self._cursor}"] if self._cursor else []), sql.COMMIT]
+        last = [*([f"CLOSE {self._cursor}"] if self._cursor else []), COMMIT]
         connection.pgconn.send_query("; ".join(last).encode())
         results = yield from generators.execute(connection.pgconn)
         failure = None if results[-1].status == ExecStatus.COMMAND_OK else failure_of(connection, results)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NoReturn, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -20,7 +20,9 @@ from psycopg.pq import ExecStatus, PipelineStatus, TransactionStatus
 from psycopg.pq.abc import PGresult
 
 from fencing.kernel.sockets import shut_down
-from storage_guards.psycopg.statements import ROLLBACK, AnyConnection, MarkAccess
+from storage_guards.psycopg.statements import PREPARED, ROLLBACK, AnyConnection, MarkAccess, opening_of, text_of
+from storage_guards.sql.plans import Answers, Ask, Plan, Statement
+from storage_guards.sql.schema import read_visible_tables
 from storage_guards.sql.shield import GRACE
 from storage_guards.sql.sockets import is_readable
 
@@ -139,44 +141,85 @@ def ask(connection: AnyConnection, statements: Sequence[str]) -> PQGen[list[PGre
     return results
 
 
-def ask_prepared(
-    connection: AnyConnection, access: MarkAccess, opening: Sequence[str], statements: Callable[[bool], Sequence[str]]
-) -> PQGen[list[PGresult]]:
+def perform(
+    connection: AnyConnection,
+    access: MarkAccess,
+    plan: Plan[T],
+    seconds: float,
+    *,
+    last: Sequence[str] = (),
+    joining: Sequence[str] | None = None,
+) -> PQGen[T]:
+    """Perform a plan of ``sql/plans.py``. Each of its Asks is one request.
+
+    Args:
+        connection: idle, unless the plan joins a transaction.
+        access: to the marks.
+        plan: to perform.
+        seconds: the bound of each wait.
+        last: statements to send behind those that begin a transaction.
+        joining: the statements to send before the first ones, in a transaction of the caller's own.
+    """
+    answers: Answers = None  # type: ignore[assignment]  # what a generator is first sent
+    while True:
+        try:
+            asked = plan.send(answers)
+        except StopIteration as done:
+            result: T = done.value
+            return result
+        if asked.schema:
+            access.locate(asked.schema)
+        if asked.begins and joining is None:
+            answers = yield from _begin_and_ask(connection, access, asked, seconds, last)
+            continue
+        statements = [text_of(connection, access, each, joins=joining is not None) for each in asked.statements]
+        opening = joining if asked.begins and joining is not None else ()
+        if asked.ends:
+            statements.append(asked.ends)
+        results = yield from ask(connection, [*opening, *statements])
+        answers = _answers(connection, asked.statements, results[len(opening) :])
+
+
+def _begin_and_ask(
+    connection: AnyConnection, access: MarkAccess, asked: Ask, seconds: float, last: Sequence[str]
+) -> PQGen[Answers]:
     """Begin a transaction and send statements at once. Prepared statements are prepared on the way, where they are not
     yet.
 
     Prepared statements can vanish at any time: psycopg itself sends DEALLOCATE ALL, after a rollback for instance. Then
-    the transaction is begun again, twice at most; and once more if the access to the marks is refused, as by
-    :func:`with_fallback`.
+    the transaction is begun again, twice at most.
 
-    Args:
-        connection: idle.
-        access: to the marks; calls of functions are not prepared.
-        opening: begins the transaction.
-        statements: returns the statements after that, with prepared ones or without.
-
-    Returns:
-        The answers to ``statements`` alone.
+    It is also begun again by the other access, once, if the access to the marks is refused. A role without privileges
+    on the table is that of an application whose database enforces; or else the functions are gone.
     """
     refused: psycopg.Error | None = None
     vanished = 0
-    name, prepare = access.texts.check_name, access.texts.prepare
-    here = prepared_on.get(connection)
-    if here is None:
-        here = prepared_on[connection] = {}
+    statements = asked.statements
+    opening, before = opening_of(connection, seconds, read_committed=asked.read_committed, idle=not asked.ends)
+    closing = [*last, asked.ends] if asked.ends else last
+    is_usual = bool(statements) and statements[0][0] in PREPARED  # the name of a Statement, or a character
+    here, name = _NOTHING_PREPARED, ""
+    if is_usual:
+        name = access.texts.check_name
+        found = prepared_on.get(connection)
+        if found is None:
+            found = prepared_on[connection] = {}
+        here = found
     while True:
-        enforced, known = access.enforced, here.get(name)
-        if enforced:
-            known = False
-        elif vanished == 2 or (known is None and connection.prepare_threshold is None):
+        enforced = access.enforced
+        known = here.get(name) if is_usual and not enforced else False
+        if known is None and (vanished == 2 or connection.prepare_threshold is None):
             known = here[name] = False
-        before = opening if known is not None else [*opening, *prepare]
-        results = yield from send(connection, [*before, *statements(known is not False)])
-        failure = failure_of(connection, results)
-        if failure is None:
+        prepare = access.texts.prepare if known is None else ()
+        parts = [opening, *prepare]
+        for each in statements:
+            parts.append(text_of(connection, access, each, prepared=known is not False))
+        results = yield from send(connection, [*parts, *closing] if closing else parts)
+        if results[-1].status != ExecStatus.FATAL_ERROR:
             if known is None:
                 here[name] = True
-            return results[len(before) :]
+            return _answers(connection, statements, results[before + len(prepare) :])
+        failure = failure_of(connection, results)
         if isinstance(failure, ACCESS_REFUSED):
             if refused is not None:
                 access.enforced = not enforced
@@ -191,30 +234,32 @@ def ask_prepared(
             here[name] = True
             vanished += 1
         else:
-            raise failure
+            raise failure or AssertionError("a failure without an error")
         yield from ask(connection, [ROLLBACK])
 
 
-def with_fallback(connection: AnyConnection, access: MarkAccess, plan: Callable[[], PQGen[T]]) -> PQGen[T]:
-    """Perform a plan that begins with a transaction. If the access to the marks is refused, repeat it by the other
-    access.
+_NOTHING_PREPARED: dict[str, bool] = {}
 
-    A role without privileges on the table is that of an application whose database enforces; or else the functions are
-    gone.
-    """
-    tried = access.enforced
-    try:
-        return (yield from plan())
-    except ACCESS_REFUSED as error:
-        refused = error
-    # The reverse of what it was before: another thread may have found out the same meanwhile.
-    access.enforced = not tried
-    try:
-        yield from ask(connection, [ROLLBACK])
-        return (yield from plan())
-    except ACCESS_REFUSED as error:
-        access.enforced = tried
-        raise (refused if isinstance(error, errors.UndefinedFunction) else error) from None
+
+def _answers(connection: AnyConnection, statements: Sequence[Statement | str], results: Sequence[PGresult]) -> Answers:
+    answers: Answers = []
+    for each, result in zip(statements, results, strict=False):
+        if result.status != ExecStatus.TUPLES_OK:
+            answers.append(int(result.command_tuples or 0))
+        elif type(each) is str:
+            answers.append(all_rows(connection, result))
+        elif each[0] == "visible_tables":
+            answers.append(read_visible_tables(all_rows(connection, result)[0][0] or ""))
+        else:
+            answers.append(first_row(result))
+    return answers
+
+
+def all_rows(connection: AnyConnection, result: PGresult) -> list[Row]:
+    """Return the rows of an answer as texts."""
+    encoding = connection.info.encoding
+    values = [[result.get_value(row, column) for column in range(result.nfields)] for row in range(result.ntuples)]
+    return [tuple([None if value is None else value.decode(encoding) for value in row]) for row in values]
 
 
 def require_ready(connection: AnyConnection) -> None:

@@ -1,7 +1,7 @@
 """The mark tables that a connection can see, and which of them a guard uses. No I/O, and no driver is known here.
 
 Its schema is named by the caller, or found once in the catalog. Its columns are in
-``psycopg/statements.py`` and ``sqlalchemy/table.py``.
+``sql/table.py``.
 
 Two mark tables for one set of data are as bad as none: two holders are admitted, each by its own table, and an update
 is lost. So each guard writes the table's name with its schema, and refuses where the choice is not clear:

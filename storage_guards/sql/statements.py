@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from storage_guards.sql.outcome import FLOOR, REMEMBERED_CHARACTERS, TABLE
 from storage_guards.sql.schema import quoted
+from storage_guards.sql.table import create_table
 
 CREATE_LOCK = 7_236_273_601
 """The advisory lock under which PostgreSQL creates tables and functions, because IF NOT EXISTS fails in a race. The
@@ -73,8 +74,10 @@ class Statements(NamedTuple):
             (recent_writes) if there is a mark.
         lock_absence: inserts a mark, to be rolled back, and answers with a row if there was none. The insertion waits
             for an open transaction that is about to insert the same mark, which cannot be seen yet.
-        read_mark: reads the mark: a row (number, token, seq). It locks nothing, so the mark may change at any time.
+        read_mark: reads the mark: a row (number, token, seq, recent_writes). It locks nothing, so the mark may change
+            at any time.
         read_floor: reads the floor: a row (number, recent_writes). It locks nothing.
+        create_table: creates the table where there is none.
     """
 
     check: str
@@ -86,6 +89,7 @@ class Statements(NamedTuple):
     lock_absence: str
     read_mark: str
     read_floor: str
+    create_table: str
 
 
 def statements_on(table: str, *, postgresql: bool = True, outermost: bool = False) -> Statements:
@@ -134,8 +138,9 @@ def statements_on(table: str, *, postgresql: bool = True, outermost: bool = Fals
             f"INSERT INTO {table} (resource, number, token, seq) VALUES ({{resource}}, {{number}}, {{token}}, 0) "
             "ON CONFLICT (resource) DO NOTHING RETURNING resource"
         ),
-        read_mark=f"SELECT number, token, seq FROM {table} WHERE resource = {{resource}}",
+        read_mark=f"SELECT number, token, seq, recent_writes FROM {table} WHERE resource = {{resource}}",
         read_floor=f"SELECT number, recent_writes FROM {table} WHERE resource = '{FLOOR}'",
+        create_table=create_table(table, "postgresql" if postgresql else "sqlite"),
     )
 
 
@@ -157,4 +162,5 @@ def calls_in(schema: str) -> Statements:
         lock_absence=f"SELECT * FROM {home}.fencing_lock_absence({_FENCE})",
         read_mark=direct.read_mark,
         read_floor=direct.read_floor,
+        create_table=direct.create_table,
     )

@@ -21,7 +21,7 @@ from fencing.sql.errors import (
 )
 from storage_guards.sql.errors import ErrorContext
 from storage_guards.sql.outcome import TABLE
-from storage_guards.sqlalchemy.table import PARTITION_BY
+from storage_guards.sql.table import PARTITION_BY
 
 _NO_PARTITIONS = 1747  # of MariaDB and MySQL
 _HIDDEN = (

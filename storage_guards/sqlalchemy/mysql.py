@@ -16,12 +16,12 @@ from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any, NamedTuple
 
-from sqlalchemy import VARBINARY, Connection, DateTime, Engine, Row, TextClause, text
+from sqlalchemy import Connection, Engine, Row, TextClause, text
 from sqlalchemy.exc import DBAPIError
 
 from fencing.kernel.admission import admit_claim, admit_write
 from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable
-from fencing.kernel.fence import MAX_RESOURCE_BYTES, Fence, Mark
+from fencing.kernel.fence import Fence, Mark
 from fencing.sql.dialects import MySQL
 from storage_guards.continuity import new_id
 from storage_guards.sql import pruning as pruning_module
@@ -31,6 +31,7 @@ from storage_guards.sql.pruning import NO_FLOOR, Pruning
 from storage_guards.sql.schema import VisibleTables, quoted
 from storage_guards.sql.sockets import is_readable
 from storage_guards.sql.statements import Statements, is_one_write
+from storage_guards.sql.table import PARTITION, PARTITION_BY, create_table
 from storage_guards.sql.verify import Finding
 from storage_guards.sqlalchemy.direct import ON_EXECUTION, fetch_directly, has_hooks
 from storage_guards.sqlalchemy.joined_bounds import bound_to_the_end
@@ -45,9 +46,7 @@ from storage_guards.sqlalchemy.mariadb import (
 )
 from storage_guards.sqlalchemy.marks import Located, Marks
 from storage_guards.sqlalchemy.mysql_catalog import check_catalog
-from storage_guards.sqlalchemy.table import PARTITION, PARTITION_BY, Prepared, fetch_one, mark_table
-
-_TOKEN_BYTES = 128
+from storage_guards.sqlalchemy.table import Prepared, fetch_one, mark_table
 
 _CREATE_LOCK = "fencing_marks.create_tables"
 
@@ -133,6 +132,7 @@ def _statements_on(table: str, read: str) -> Statements:
         ),
         read_mark=read,
         read_floor=read,
+        create_table=create_table(table, "mysql"),
     )
 
 
@@ -143,10 +143,8 @@ class MySQLMarks(Marks):
 
     def __init__(self, schema: str | None = None, *, actual_schema: str | None = None) -> None:
         table = mark_table(
-            resource=VARBINARY(MAX_RESOURCE_BYTES),
-            token=VARBINARY(_TOKEN_BYTES),
-            schema=schema,
-            claimed_at=DateTime(),
+            "mysql",
+            schema,
             mysql_engine="InnoDB",
             mariadb_engine="InnoDB",
             mysql_partition_by=PARTITION_BY.removeprefix("PARTITION BY "),

@@ -9,16 +9,14 @@ from sqlalchemy import Connection, text
 
 from storage_guards.sql.outcome import FLOOR, TABLE
 from storage_guards.sql.pruning import highest_plausible
+from storage_guards.sql.table import PARTITION_BY, TYPES, columns_on
 from storage_guards.sql.verify import IMPLAUSIBLE, MAKE_ANEW, Finding, implausible_marks, missing_checks, not_durable
 from storage_guards.sqlalchemy.marks import Located
-from storage_guards.sqlalchemy.table import PARTITION_BY
 
 _TYPES = {
-    "resource": "varbinary(512)",
-    "number": "bigint",
-    "token": "varbinary(128)",
-    "seq": "bigint",
-    "recent_writes": "varbinary(208)",
+    column.name: TYPES["mysql"][column.holds].format(size=column.size).lower()
+    for column in columns_on("mysql")
+    if column.holds != "time"
 }
 _DURABLE = {"innodb_flush_log_at_trx_commit": ("1",), "innodb_doublewrite": ("1", "ON")}
 

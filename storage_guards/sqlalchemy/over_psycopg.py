@@ -19,10 +19,11 @@ from sqlalchemy.exc import DBAPIError
 
 from fencing.kernel.fence import Fence
 from fencing.sql.errors import is_an_answer
-from storage_guards.psycopg.plans import admit, to_admitted
+from storage_guards.psycopg.plans import locate
 from storage_guards.psycopg.statements import MarkAccess
-from storage_guards.psycopg.wire import ask, first_row, hang_up, is_idle, run, run_async
+from storage_guards.psycopg.wire import ask, first_row, hang_up, is_idle, perform, run, run_async
 from storage_guards.sql.outcome import Admitted
+from storage_guards.sql.plans import plan_check, plan_claim
 from storage_guards.sql.sockets import is_readable
 from storage_guards.sqlalchemy.postgresql import PostgreSQLMarks
 
@@ -58,9 +59,10 @@ class PsycopgMarks(PostgreSQLMarks):
         # A transaction of the caller's own may go through another driver.
         if not isinstance(driver, _DRIVERS) or driver.autocommit or not is_idle(driver):
             return super().admit(connection, fences, seconds, claim=claim, writes=writes, joined=joined)
-        plan = admit(driver, self._access, fences, seconds, claim=claim, writes=writes)
-        answers = _perform(connection, driver, plan, seconds * len(fences))
-        return list(map(to_admitted, fences, answers))
+        if self._access.located is None:
+            _perform(connection, driver, locate(driver, self._access, seconds), seconds)
+        plan = plan_claim(fences, writes) if claim else plan_check(fences)
+        return _perform(connection, driver, perform(driver, self._access, plan, seconds), seconds * len(fences))
 
     def is_sound(self, connection: Connection) -> bool:
         pgconn: Any = connection.connection.driver_connection.pgconn  # type: ignore[union-attr]

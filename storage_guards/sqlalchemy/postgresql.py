@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Column, Connection, Text, TextClause, text
+from sqlalchemy import Connection, TextClause, text
 
 from fencing.kernel.errors import UnclaimedFence
 from fencing.kernel.fence import Fence
@@ -18,7 +18,6 @@ from storage_guards.sql.schema import POSTGRESQL_VISIBLE_TABLES, VisibleTables, 
 from storage_guards.sql.sockets import is_readable
 from storage_guards.sql.statements import CREATE_LOCK, calls_in, enforced_in, statements_on
 from storage_guards.sql.verify import VerifyReport, assess_postgresql, postgresql_facts
-from storage_guards.sqlalchemy.alembic import XID8
 from storage_guards.sqlalchemy.marks import Located, Marks
 from storage_guards.sqlalchemy.table import Prepared, fetch_one, mark_table, prepare
 
@@ -35,10 +34,7 @@ class PostgreSQLMarks(Marks):
     bounds_sessions = False
 
     def __init__(self, schema: str | None = None, *, actual_schema: str | None = None) -> None:
-        exact = Text(collation="C")
-        xact = Column("xact", XID8, nullable=True)
-        table = mark_table(xact, resource=exact, token=exact, schema=schema, now="now()")
-        super().__init__(table, actual_schema or schema)
+        super().__init__(mark_table("postgresql", schema), actual_schema or schema)
 
     def limit(self, connection: Connection, seconds: float, *, read_committed: bool = False) -> bool:
         if read_committed:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from sqlalchemy import CheckConstraint, Connection, Text, text
+from sqlalchemy import Connection, text
 from sqlalchemy.exc import OperationalError
 
 from fencing.kernel.fence import Fence
@@ -18,6 +18,7 @@ from storage_guards.sql.outcome import FLOOR, TABLE, Admitted
 from storage_guards.sql.pruning import Pruning, highest_plausible, on_sqlite
 from storage_guards.sql.schema import VisibleTables, quoted
 from storage_guards.sql.statements import statements_on
+from storage_guards.sql.table import INTEGERS, TYPES, columns_on
 from storage_guards.sql.verify import IMPLAUSIBLE, MAKE_ANEW, Finding, implausible_marks, missing_checks, not_durable
 from storage_guards.sqlalchemy.direct import fetch_directly
 from storage_guards.sqlalchemy.marks import Located, Marks
@@ -29,8 +30,11 @@ _IS_SAME_TRANSACTION = (
     "WHERE resource = :resource AND number = :number AND token = :token"
 )
 
-_INTEGERS = "fencing_marks_integers"
-_TYPES = {"resource": "TEXT", "number": "BIGINT", "token": "TEXT", "seq": "BIGINT", "recent_writes": "TEXT"}
+_TYPES = {
+    column.name: TYPES["sqlite"][column.holds].partition(" ")[0]
+    for column in columns_on("sqlite")
+    if column.holds != "time"
+}
 
 
 class SQLiteMarks(Marks):
@@ -39,11 +43,7 @@ class SQLiteMarks(Marks):
     dialect = SQLite()
 
     def __init__(self, schema: str | None = None, *, actual_schema: str | None = None) -> None:
-        exact = Text(collation="BINARY")
-        # SQLite's columns take any type, and text sorts above every number.
-        integers = CheckConstraint("typeof(number) = 'integer' AND typeof(seq) = 'integer'", name=_INTEGERS)
-        table = mark_table(integers, resource=exact, token=exact, schema=schema)
-        super().__init__(table, actual_schema or schema)
+        super().__init__(mark_table("sqlite", schema), actual_schema or schema)
         self._choice_is_confirmed = False
 
     def create(self, connection: Connection, seconds: float) -> None:
@@ -144,8 +144,8 @@ class SQLiteMarks(Marks):
         query = f"SELECT sql FROM {home}.sqlite_master WHERE name = '{TABLE}'"
         made: str = connection.exec_driver_sql(query).scalar_one()
         yield from missing_checks(made)
-        if _INTEGERS not in made:
-            yield Finding("upkeep", f"the CHECK {_INTEGERS} is missing: a number may be text", MAKE_ANEW)
+        if INTEGERS not in made:
+            yield Finding("upkeep", f"the CHECK {INTEGERS} is missing: a number may be text", MAKE_ANEW)
         implausible = f"SELECT resource, number FROM {table} WHERE number > {highest_plausible()} LIMIT {IMPLAUSIBLE}"
         rows = connection.exec_driver_sql(implausible).all()
         yield from implausible_marks([(name, number) for name, number in rows if name != FLOOR])

@@ -2,62 +2,66 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from sqlalchemy import BigInteger, CheckConstraint, Column, Connection, DateTime, MetaData, Row, Table, text
-from sqlalchemy.schema import SchemaItem
+from sqlalchemy import (
+    VARBINARY,
+    BigInteger,
+    CheckConstraint,
+    Column,
+    Connection,
+    DateTime,
+    MetaData,
+    Row,
+    Table,
+    Text,
+    text,
+)
 from sqlalchemy.sql.elements import TextClause
-from sqlalchemy.types import TypeEngine
 
-from fencing.kernel.fence import MAX_NUMBER
-from storage_guards.sql.outcome import FLOOR, TABLE
+from storage_guards.sql.outcome import TABLE
 from storage_guards.sql.statements import Statements
-from storage_guards.sqlalchemy.alembic import RecentWrites
-
-PARTITION = "fencing"
-"""The only partition of the table on MariaDB and MySQL. A temporary table cannot have one."""
-
-PARTITION_BY = f"PARTITION BY KEY (resource) (PARTITION {PARTITION})"
+from storage_guards.sql.table import NOW, DatabaseName, checks_on, columns_on
+from storage_guards.sqlalchemy.alembic import XID8, RecentWrites
 
 PLACES = {"resource": ":resource", "number": ":number", "token": ":token", "write": ":write", "writes": ":writes"}
 
 
-def mark_table(
-    *more: SchemaItem,
-    resource: TypeEngine[Any],
-    token: TypeEngine[Any],
-    schema: str | None,
-    claimed_at: TypeEngine[Any] | None = None,
-    now: str = "CURRENT_TIMESTAMP",
-    **options: Any,
-) -> Table:
+_TYPES: dict[DatabaseName, dict[str, Callable[[int], Any]]] = {
+    "postgresql": {
+        "exact": lambda _: Text(collation="C"),
+        "number": lambda _: BigInteger(),
+        "time": lambda _: DateTime(timezone=True),
+        "xact": lambda _: XID8(),
+    },
+    "sqlite": {
+        "exact": lambda _: Text(collation="BINARY"),
+        "number": lambda _: BigInteger(),
+        "time": lambda _: DateTime(timezone=True),
+    },
+    "mysql": {"exact": VARBINARY, "number": lambda _: BigInteger(), "time": lambda _: DateTime()},
+}
+
+
+def mark_table(database: DatabaseName, schema: str | None, **options: Any) -> Table:
     """Return the mark table of a database.
 
     Args:
-        more: further columns and constraints.
-        resource: the type of that column, and so on.
+        database: its kind.
         schema: of the table. None: the connection's own.
-        now: the present time, as the database tells it.
         options: of the table.
     """
-    numbers = f"number BETWEEN 1 AND {MAX_NUMBER} OR (resource = '{FLOOR}' AND number BETWEEN 0 AND {MAX_NUMBER})"
-    return Table(
-        TABLE,
-        MetaData(),
-        Column("resource", resource, primary_key=True),
-        Column("number", BigInteger, nullable=False),
-        Column("token", token, nullable=False),
-        Column("seq", BigInteger, nullable=False),
+    columns = []
+    for each in columns_on(database):
+        kind = RecentWrites() if each.name == "recent_writes" else _TYPES[database][each.holds](each.size)
         # The defaults are as the database tells them: otherwise Alembic finds a difference for ever.
-        Column("recent_writes", RecentWrites(), server_default=text("''"), nullable=False),
-        Column("claimed_at", claimed_at or DateTime(timezone=True), server_default=text(now), nullable=False),
-        # Constraints of the table, because Alembic would lose those of a column.
-        CheckConstraint(numbers, name="fencing_marks_number"),
-        CheckConstraint("seq >= 0", name="fencing_marks_seq"),
-        *more,
-        schema=schema,
-        **options,
-    )
+        default = text(each.default.format(now=NOW[database])) if each.default else None
+        is_key = each.name == "resource"
+        columns.append(Column(each.name, kind, primary_key=is_key, server_default=default, nullable=not each.required))
+    # Constraints of the table, because Alembic would lose those of a column.
+    checks = [CheckConstraint(condition, name=name) for name, condition in checks_on(database).items()]
+    return Table(TABLE, MetaData(), *columns, *checks, schema=schema, **options)
 
 
 class Prepared(NamedTuple):
@@ -72,6 +76,7 @@ class Prepared(NamedTuple):
     lock_absence: TextClause
     read_mark: TextClause
     read_floor: TextClause
+    create_table: TextClause
 
 
 def prepare(statements: Statements) -> Prepared:

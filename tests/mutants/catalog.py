@@ -652,9 +652,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a-client-that-stands-still-keeps-all-from-creating-tables",
-        "storage_guards/psycopg/plans.py",
-        "*sql.limits(seconds)]\n    results = yield from ask(connection, [*opening, sql.LOCK_CREATION",
-        "*sql.limits(seconds, idle=False)]\n    results = yield from ask(connection, [*opening, sql.LOCK_CREATION",
+        "storage_guards/psycopg/wire.py",
+        "idle=not asked.ends)",
+        "idle=False)",
         ("tests/psycopg/test_create_tables.py::test_a_client_that_stands_still_keeps_nobody_from_creating",),
     ),
     Mutant(
@@ -1306,8 +1306,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the-commit-does-not-ask-which-transaction-it-ends",
         "storage_guards/psycopg/transaction.py",
-        '[*([f"CLOSE {self._cursor}"] if self._cursor else []), sql.COMMIT]',
-        "[sql.COMMIT]",
+        '[*([f"CLOSE {self._cursor}"] if self._cursor else []), COMMIT]',
+        "[COMMIT]",
         ("tests/sql/test_transactions.py::test_a_transaction_that_the_block_ended_in_sql",),
     ),
     # The object-store guard

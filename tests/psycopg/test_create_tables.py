@@ -10,7 +10,8 @@ import pytest
 
 from fencing import GuardUnavailable
 from storage_guards import PsycopgGuard
-from storage_guards.psycopg import plans
+from storage_guards.psycopg import wire
+from storage_guards.sql import schema
 
 
 @pytest.mark.parametrize("exists", [False, True])
@@ -22,7 +23,7 @@ def test_a_client_that_stands_still_keeps_nobody_from_creating(
     slow, other = PsycopgGuard(url, timeout=1.0), PsycopgGuard(url, timeout=60.0)
     if exists:
         other.create_tables()
-    read_answer = plans._to_visible_tables
+    read_answer = schema.read_visible_tables
     has_lock, goes_on = threading.Event(), threading.Event()
     frozen: list[threading.Thread] = []
 
@@ -32,7 +33,7 @@ def test_a_client_that_stands_still_keeps_nobody_from_creating(
             assert goes_on.wait(90)
         return read_answer(*args)
 
-    monkeypatch.setattr(plans, "_to_visible_tables", stand_still)
+    monkeypatch.setattr(wire, "read_visible_tables", stand_still)
     errors: list[BaseException] = []
 
     def create() -> None:

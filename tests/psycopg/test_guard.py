@@ -21,7 +21,7 @@ from sqlalchemy import text
 from fencing import Fence, GuardNotEnforceable, GuardUnavailable, OutcomeUnknown, UnclaimedFence
 from storage_guards import AsyncPsycopgGuard, PsycopgGuard
 from storage_guards.psycopg.errors import PsycopgErrors, commit_was_refused
-from storage_guards.psycopg.statements import begin
+from storage_guards.psycopg.statements import opening_of
 from storage_guards.psycopg.wire import _limit_silence
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -150,7 +150,7 @@ def test_arguments_in_the_wrong_order() -> None:
 def test_begin_says_what_the_connection_is_set_to() -> None:
     def said(level: Any = None, read_only: Any = None, deferrable: Any = None, **options: Any) -> str:
         connection: Any = SimpleNamespace(isolation_level=level, read_only=read_only, deferrable=deferrable)
-        return begin(connection, **options)
+        return opening_of(connection, 1.0, **options)[0].partition(";")[0]
 
     assert said() == "BEGIN"
     assert said(psycopg.IsolationLevel.SERIALIZABLE, False, True) == (

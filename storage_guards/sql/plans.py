@@ -1,0 +1,340 @@
+"""The admission rule as plans: the order of statements on the mark table, for every database and driver. No I/O.
+
+A plan is a generator. It yields an :class:`Ask`, and is sent its answers. A room of a driver performs it: it has the
+texts (``statements.py``), the bounds of waits, and the meaning of errors. It also decides how many requests an Ask
+costs. psycopg and MariaDB's compound form need one, all others one for each statement.
+
+After a refusal the mark is read again, and :func:`~fencing.kernel.admission.admit_claim` or
+:func:`~fencing.kernel.admission.admit_write` gives the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, Literal, NamedTuple, TypeVar
+
+from fencing.kernel.admission import admit_claim, admit_write
+from fencing.kernel.errors import GuardNotEnforceable, OutcomeUnknown, UnclaimedFence
+from fencing.kernel.fence import MAX_NUMBER, Fence, Mark
+from storage_guards.continuity import new_id
+from storage_guards.sql.errors import ASK_AGAIN, ISOLATION, ROUNDS, keeps_changing, old_snapshot
+from storage_guards.sql.outcome import FLOOR, REMEMBERED_CHARACTERS, Admitted, Settled, verdict
+from storage_guards.sql.pruning import (
+    NO_FLOOR,
+    Pruning,
+    PruningStatements,
+    count_implausible,
+    now_as_number,
+    warn_of_implausible,
+)
+from storage_guards.sql.schema import Choice
+
+T = TypeVar("T")
+Row = Sequence[Any]
+
+
+class Statement(NamedTuple):
+    """One statement on the mark table: the name of its text in ``Statements``, and its values.
+
+    Args:
+        name: of the text.
+        resource: of the mark, and so on.
+        write: a new random id.
+        writes: what to add to ``seq``.
+        after: "admitted": it has no effect unless the statement before it was admitted. "refused": it has none if the
+            statement before it found something. Where each statement is a request, it is then left out.
+    """
+
+    name: str
+    resource: str = ""
+    number: int = 0
+    token: str = ""
+    write: str = ""
+    writes: int = 1
+    after: Literal["", "admitted", "refused"] = ""
+
+
+class Ask(NamedTuple):
+    """Statements that may go to the database in one request.
+
+    It holds statements of ours only, never the caller's. No statement in it depends on an earlier answer. After a
+    refused check the rest has no effect. An error anywhere ends the transaction. COMMIT stands in an Ask only behind a
+    mere claim, never behind the check of a write: a refused check is no error, and the COMMIT would run.
+
+    Args:
+        statements: each is on the mark table. A str is a text without values.
+        begins: a transaction with its bounds begins before them, or is there already.
+        read_committed: that transaction is READ COMMITTED, so that a statement which has waited sees what it waited
+            for. Otherwise it has the connection's own level.
+        ends: the end of the transaction, behind them.
+        schema: of the table, where the plan has found it out. "": it is known.
+
+    The answer to a Statement is its first row. None: it has none, or was left out. :class:`Refused`: the rule refuses
+    it, and the database's answer has the row all the same. The answer to a str is the list of its rows. Where the
+    database answers with no rows, it is how many were changed.
+    """
+
+    statements: Sequence[Statement | str]
+    begins: bool = False
+    read_committed: bool = False
+    ends: Literal["", "COMMIT", "ROLLBACK"] = ""
+    schema: str = ""
+
+
+_INSIDE = Ask(())
+"""A request in a transaction that has begun."""
+
+
+class Refused(NamedTuple):
+    """A refusal, with the row as it is: of a mark (seq, recent_writes, xact, outermost, number, token), or the floor.
+
+    Args:
+        row: None: there is no mark.
+    """
+
+    row: Row | None
+
+
+Answers = list[Any]
+Plan = Generator[Ask, Answers, T]
+
+NESTED = "a rollback to the savepoint would drop the check; advance before the savepoint"
+
+
+def plan_check(
+    fences: Sequence[Fence], *, seen: Literal["", "isolation", "snapshot"] = "", nested: str = NESTED
+) -> Plan[list[Admitted]]:
+    """Begin a transaction, and check each fence as its first statements.
+
+    Args:
+        fences: sorted by resource.
+        seen: how to find out whether the transaction has an old snapshot, where it may have read before. "isolation":
+            a mark that is younger than the snapshot cannot be seen. "snapshot": the check sees what is newer than the
+            transaction's reads. They are compared.
+        nested: the text for a check in a savepoint.
+
+    Raises:
+        StaleFence, UnclaimedFence: the rule refuses a fence.
+        GuardUnavailable: the transaction may have read old data.
+        ValueError: it is in a savepoint.
+    """
+    shown: Answers = []
+    if seen == "snapshot":
+        shown = yield Ask([Statement("read_mark", fence.resource) for fence in fences])
+    if len(fences) == 1:
+        [fence] = fences
+        answers = yield Ask((Statement("check", fence.resource, fence.number, fence.token, new_id()),), True)
+    else:
+        answers = yield Ask([_on("check", fence, after="admitted") for fence in fences], begins=True)
+    admitted = []
+    for fence, answer in zip(fences, answers, strict=True):
+        if answer is None or type(answer) is Refused:
+            answer = yield from _check_again(fence, answer, seen)
+        if len(answer) > 3 and answer[3] not in (True, "t"):
+            raise ValueError(nested)
+        admitted.append(Admitted(fence, int(answer[0]), answer[1], answer[2] if len(answer) > 2 else None))
+    for row, now in zip(shown, admitted, strict=False):
+        if row is None or now.recent_writes != _remember(now.recent_writes, row[3]):
+            raise old_snapshot(now.fence)
+    return admitted
+
+
+def _check_again(fence: Fence, answer: Any, seen: str) -> Plan[Any]:
+    """Raise the reason why the check did not admit the fence, unless it admits the fence when it is repeated."""
+    for _ in range(ROUNDS):
+        mark = yield from _refused_mark(fence, answer)
+        try:
+            admit_write(mark, fence)
+        except UnclaimedFence as error:
+            if seen == "isolation":
+                [levels] = yield Ask([ISOLATION])
+                if levels[0][0] != "read committed":
+                    raise old_snapshot(fence) from error
+            raise
+        [answer] = yield Ask([_on("check", fence)])
+        if _is_admitted(answer):
+            return answer
+    raise keeps_changing(fence)
+
+
+def plan_claim(fences: Sequence[Fence], writes: int) -> Plan[list[Admitted]]:
+    """Begin a transaction, and raise each mark to its fence as its first statements. A mere claim is also committed.
+
+    A mere claim of one fence may be sent together with its COMMIT: a claim that is refused has changed nothing, and one
+    that arrives late does no harm.
+
+    Args:
+        fences: sorted by resource.
+        writes: what to add to the marks' seq. 0: a mere claim.
+
+    Raises:
+        StaleFence: the rule refuses a fence.
+    """
+    mere = not writes
+    at_once = mere and len(fences) == 1
+    claims = [_on("claim", fence, writes, after="admitted") for fence in fences]
+    opening = Ask(claims, begins=True, read_committed=mere, ends="COMMIT" if at_once else "")
+    answers = yield opening
+    found = [_is_admitted(answer) for answer in answers]
+    if False in found and True in found[found.index(False) :]:
+        # Later marks are locked, and an earlier one is not. So begin again, and lock them in their order.
+        yield Ask([], ends="ROLLBACK")
+        yield opening._replace(statements=[])
+        answers = [None] * len(fences)
+    admitted = []
+    for fence, answer in zip(fences, answers, strict=True):
+        if not _is_admitted(answer):
+            answer = yield from _claim_one(fence, writes, answer, opening if at_once else _INSIDE)
+        admitted.append(Admitted(fence, int(answer[0]), answer[1], answer[2] if len(answer) > 2 else None))
+    if mere and not at_once:
+        yield Ask([], ends="COMMIT")
+    return admitted
+
+
+def _claim_one(fence: Fence, writes: int, answer: Any, around: Ask) -> Plan[Any]:
+    """Raise the mark to the fence, or make it where there is none.
+
+    Args:
+        answer: to a claim that was not admitted.
+        around: how a request begins and ends.
+    """
+    claim, first = _on("claim", fence, writes), _on("first_claim", fence, writes, after="admitted")
+    for _ in range(ROUNDS):
+        if type(answer) is Refused and answer.row is not None:
+            admit_claim(_mark_in(answer), fence)
+        else:
+            # The floor is locked until this transaction ends, so the next statement reads it as it is.
+            locked, claimed = yield around._replace(statements=[_on("lock_floor", fence), first])
+            if _is_admitted(claimed):
+                return claimed
+            floor = locked.row if type(locked) is Refused else locked
+            mark = yield from _refused_mark(fence, answer if claimed is None else claimed, around)
+            if mark is None and floor is None:
+                raise GuardNotEnforceable(NO_FLOOR)
+            admit_claim(mark, fence, 0 if floor is None else int(floor[0]))
+        [answer] = yield around._replace(statements=[claim])  # where there is a mark, it counts, and not the floor
+        if _is_admitted(answer):
+            return answer
+    raise keeps_changing(fence)
+
+
+def plan_mark(resource: str) -> Plan[Mark | None]:
+    """Read the mark. It locks nothing, so the mark may change at any time."""
+    [row] = yield Ask([Statement("read_mark", resource)], begins=True, ends="COMMIT")
+    return _to_mark(row)
+
+
+def plan_settle(unknown: OutcomeUnknown) -> Plan[bool | None]:
+    """Return whether the write has landed: lock the mark or its absence, read it, and leave everything as it was.
+
+    An open transaction may be about to insert the mark. To insert it here waits for that transaction.
+    """
+    fence = unknown.fence
+    probes = [_on("lock_mark", fence), _on("lock_absence", fence, after="refused"), _on("lock_floor", fence)]
+    for _ in range(ROUNDS):
+        mark, absent, floor = yield Ask(probes, begins=True, read_committed=True, ends="ROLLBACK")
+        if _is_admitted(mark) or _is_admitted(absent):
+            row = floor.row if type(floor) is Refused else floor
+            return verdict(
+                unknown,
+                Settled(
+                    recent_writes=None if mark is None else mark[0],
+                    table="" if row is None else row[1],
+                    floor=MAX_NUMBER if row is None else int(row[0]),
+                ),
+            )
+    raise keeps_changing(fence, ASK_AGAIN)
+
+
+def plan_create(choice: Choice, lock: Sequence[str] = ()) -> Plan[None]:
+    """Create the table and its floor row where they are missing. Two processes may do it at once.
+
+    The floor of a new table is 0: there never was a mark. Otherwise marks may be lost, so it shuts out all fences that
+    are older than now.
+
+    Args:
+        choice: of the table.
+        lock: keeps others that do the same away.
+    """
+    *_, visible = yield Ask([*lock, Statement("visible_tables")], begins=True, read_committed=True)
+    schema = choice.to_create(visible)
+    if schema is not None:
+        yield Ask([Statement("create_table"), _floor(0)], ends="COMMIT", schema=schema)
+        return
+    [floor] = yield Ask([Statement("read_floor", FLOOR)], ends="COMMIT", schema=choice.of(visible))
+    if floor is None:
+        yield Ask([_floor(now_as_number())], begins=True, read_committed=True, ends="COMMIT")
+
+
+def _floor(number: int) -> Statement:
+    return Statement("make_floor", FLOOR, number, write=new_id())
+
+
+def plan_prune(pruning: Pruning, batch: Callable[[Pruning], Plan[Batch]]) -> Plan[int]:
+    """Delete all marks that may go, in one transaction after the other. Return how many were deleted.
+
+    Args:
+        pruning: which marks may go.
+        batch: the plan of one transaction.
+    """
+    deleted, left = 0, pruning
+    while True:
+        done = yield from batch(left)
+        if done.floor is None:
+            raise GuardNotEnforceable(NO_FLOOR)
+        deleted += done.deleted
+        rest = left.next_batch(int(done.floor), done.deleted)
+        if rest is None:
+            warn_of_implausible(int(done.implausible))
+            return deleted
+        left = rest
+
+
+class Batch(NamedTuple):
+    """One transaction of pruning: the new floor (None: there is none), and how many marks went, or have no plausible
+    number."""
+
+    floor: Any
+    deleted: int
+    implausible: Any
+
+
+def plan_batch(table: str, statements: PruningStatements) -> Plan[Batch]:
+    """Prune in one transaction, where a statement can change a table and select from it.
+
+    DELETE is a statement after the one that locked the floor, so it sees the marks as they are then.
+    """
+    asked = [count_implausible(table), statements.raise_floor, statements.delete]
+    implausible, floor, deleted = yield Ask(asked, begins=True, read_committed=True, ends="COMMIT")
+    return Batch(floor[0][0] if floor else None, deleted, implausible[0][0])
+
+
+def _on(name: str, fence: Fence, writes: int = 1, *, after: Literal["", "admitted", "refused"] = "") -> Statement:
+    return Statement(name, fence.resource, fence.number, fence.token, new_id(), writes, after)
+
+
+def _is_admitted(answer: Any) -> bool:
+    return answer is not None and type(answer) is not Refused
+
+
+def _refused_mark(fence: Fence, answer: Any, around: Ask = _INSIDE) -> Plan[Mark | None]:
+    """Return the mark that has refused a fence. It is read where the answer does not have it."""
+    if type(answer) is Refused:
+        return _mark_in(answer)
+    [row] = yield around._replace(statements=[Statement("read_mark", fence.resource)])
+    return _to_mark(row)
+
+
+def _mark_in(answer: Refused) -> Mark | None:
+    return None if answer.row is None else Mark(answer.row[4], answer.row[5], answer.row[0])
+
+
+def _to_mark(row: Row | None) -> Mark | None:
+    """Return the mark in an answer (number, token, seq)."""
+    return None if row is None else Mark(int(row[0]), row[1], int(row[2]))
+
+
+def _remember(now: str, before: str) -> str:
+    """Return a mark's writes as they would be if the newest one of ``now`` came right after ``before``."""
+    newest = now.partition(" ")[0]
+    return f"{newest} {before}"[:REMEMBERED_CHARACTERS]
