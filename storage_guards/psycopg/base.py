@@ -15,7 +15,7 @@ from storage_guards.continuity import Continuity
 from storage_guards.psycopg import plans
 from storage_guards.psycopg.errors import PsycopgErrors
 from storage_guards.psycopg.sources import address_of
-from storage_guards.psycopg.statements import LOCK_CREATION, AnyConnection, MarkAccess
+from storage_guards.psycopg.statements import AnyConnection, MarkAccess
 from storage_guards.psycopg.transaction import PsycopgTransaction
 from storage_guards.psycopg.wire import perform
 from storage_guards.sql.base import OperationsBase
@@ -23,7 +23,7 @@ from storage_guards.sql.errors import NOTHING_WRITTEN
 from storage_guards.sql.plans import Batch, Plan, plan_batch, plan_create, plan_mark, plan_prune, plan_settle
 from storage_guards.sql.pruning import Pruning, on_postgresql
 from storage_guards.sql.schema import Choice
-from storage_guards.sql.statements import is_one_write, refuse_select
+from storage_guards.sql.statements import LOCK_CREATION, is_one_write, refuse_select
 from storage_guards.sql.verify import VerifyReport
 
 Query = str | bytes | SQL | Composed

@@ -18,7 +18,7 @@ from fencing.kernel.errors import GuardNotEnforceable
 from storage_guards.sql.outcome import TABLE
 from storage_guards.sql.plans import Statement
 from storage_guards.sql.schema import POSTGRESQL_VISIBLE_TABLES, Choice, quoted
-from storage_guards.sql.statements import CREATE_LOCK, Statements, calls_in, enforced_in, statements_on
+from storage_guards.sql.statements import Statements, calls_in, enforced_in, statements_on
 
 AnyConnection = Connection[Any] | AsyncConnection[Any]
 
@@ -196,9 +196,6 @@ def text_of(
     statements = access.texts.joining if joins and not access.enforced else access.sql
     template: str = getattr(statements, name)
     return template.format(resource=quoted_name, number=number, token=f"'{token}'", write=f"'{write}'", writes=writes)
-
-
-LOCK_CREATION = f"SELECT pg_advisory_xact_lock({CREATE_LOCK})"
 
 
 def literal(connection: AnyConnection, text: str) -> str:

@@ -20,6 +20,7 @@ from storage_guards.continuity import new_id
 from storage_guards.sql.errors import ASK_AGAIN, ISOLATION, ROUNDS, keeps_changing, old_snapshot
 from storage_guards.sql.outcome import FLOOR, REMEMBERED_CHARACTERS, Admitted, Settled, verdict
 from storage_guards.sql.pruning import (
+    BATCH,
     NO_FLOOR,
     Pruning,
     PruningStatements,
@@ -152,7 +153,7 @@ def _check_again(fence: Fence, answer: Any, seen: str) -> Plan[Any]:
                     raise old_snapshot(fence) from error
             raise
         [answer] = yield Ask([_on("check", fence)])
-        if _is_admitted(answer):
+        if is_admitted(answer):
             return answer
     raise keeps_changing(fence)
 
@@ -175,7 +176,7 @@ def plan_claim(fences: Sequence[Fence], writes: int) -> Plan[list[Admitted]]:
     claims = [_on("claim", fence, writes, after="admitted") for fence in fences]
     opening = Ask(claims, begins=True, read_committed=mere, ends="COMMIT" if at_once else "")
     answers = yield opening
-    found = [_is_admitted(answer) for answer in answers]
+    found = [is_admitted(answer) for answer in answers]
     if False in found and True in found[found.index(False) :]:
         # Later marks are locked, and an earlier one is not. So begin again, and lock them in their order.
         yield Ask([], ends="ROLLBACK")
@@ -183,7 +184,7 @@ def plan_claim(fences: Sequence[Fence], writes: int) -> Plan[list[Admitted]]:
         answers = [None] * len(fences)
     admitted = []
     for fence, answer in zip(fences, answers, strict=True):
-        if not _is_admitted(answer):
+        if not is_admitted(answer):
             answer = yield from _claim_one(fence, writes, answer, opening if at_once else _INSIDE)
         admitted.append(Admitted(fence, int(answer[0]), answer[1], answer[2] if len(answer) > 2 else None))
     if mere and not at_once:
@@ -205,7 +206,7 @@ def _claim_one(fence: Fence, writes: int, answer: Any, around: Ask) -> Plan[Any]
         else:
             # The floor is locked until this transaction ends, so the next statement reads it as it is.
             locked, claimed = yield around._replace(statements=[_on("lock_floor", fence), first])
-            if _is_admitted(claimed):
+            if is_admitted(claimed):
                 return claimed
             floor = locked.row if type(locked) is Refused else locked
             mark = yield from _refused_mark(fence, answer if claimed is None else claimed, around)
@@ -213,7 +214,7 @@ def _claim_one(fence: Fence, writes: int, answer: Any, around: Ask) -> Plan[Any]
                 raise GuardNotEnforceable(NO_FLOOR)
             admit_claim(mark, fence, 0 if floor is None else int(floor[0]))
         [answer] = yield around._replace(statements=[claim])  # where there is a mark, it counts, and not the floor
-        if _is_admitted(answer):
+        if is_admitted(answer):
             return answer
     raise keeps_changing(fence)
 
@@ -233,7 +234,7 @@ def plan_settle(unknown: OutcomeUnknown) -> Plan[bool | None]:
     probes = [_on("lock_mark", fence), _on("lock_absence", fence, after="refused"), _on("lock_floor", fence)]
     for _ in range(ROUNDS):
         mark, absent, floor = yield Ask(probes, begins=True, read_committed=True, ends="ROLLBACK")
-        if _is_admitted(mark) or _is_admitted(absent):
+        if is_admitted(mark) or is_admitted(absent):
             row = floor.row if type(floor) is Refused else floor
             return verdict(
                 unknown,
@@ -304,16 +305,39 @@ def plan_batch(table: str, statements: PruningStatements) -> Plan[Batch]:
 
     DELETE is a statement after the one that locked the floor, so it sees the marks as they are then.
     """
-    asked = [count_implausible(table), statements.raise_floor, statements.delete]
-    implausible, floor, deleted = yield Ask(asked, begins=True, read_committed=True, ends="COMMIT")
+    asked = [statements.raise_floor, statements.delete, count_implausible(table)]
+    floor, deleted, implausible = yield Ask(asked, begins=True, read_committed=True, ends="COMMIT")
     return Batch(floor[0][0] if floor else None, deleted, implausible[0][0])
+
+
+def plan_batch_of_mysql(table: str, pruning: Pruning) -> Plan[Batch]:
+    """Prune in one transaction of MariaDB or MySQL, where a statement cannot change a table and select from it.
+
+    So the names are read first, and then sent back.
+    """
+    old = pruning.condition(f"claimed_at < UTC_TIMESTAMP(6) - INTERVAL {pruning.seconds:.3f} SECOND")
+    lock = f"UPDATE {table} SET seq = seq WHERE resource = '{FLOOR}'"
+    highest = f"SELECT COALESCE(MAX(number), 0) FROM {table} WHERE {old}"
+    _, found = yield Ask([lock, highest], begins=True, read_committed=True)
+    raise_floor = f"UPDATE {table} SET number = GREATEST(number, {int(found[0][0])}) WHERE resource = '{FLOOR}'"
+    _, floor = yield Ask([raise_floor, f"SELECT number FROM {table} WHERE resource = '{FLOOR}' FOR UPDATE"])
+    asked = [count_implausible(table)]
+    if floor:
+        may_go = f"{old} AND number <= {int(floor[0][0])}"
+        [names] = yield Ask([f"SELECT HEX(resource) FROM {table} WHERE {may_go} LIMIT {BATCH} FOR UPDATE SKIP LOCKED"])
+        listed = ", ".join(f"x'{name}'" for (name,) in names)
+        if listed:  # they are locked, so none of them has been raised since
+            asked.insert(0, f"DELETE FROM {table} WHERE resource IN ({listed})")
+    *deleted, implausible = yield Ask(asked, ends="COMMIT")
+    return Batch(floor[0][0] if floor else None, deleted[0] if deleted else 0, implausible[0][0])
 
 
 def _on(name: str, fence: Fence, writes: int = 1, *, after: Literal["", "admitted", "refused"] = "") -> Statement:
     return Statement(name, fence.resource, fence.number, fence.token, new_id(), writes, after)
 
 
-def _is_admitted(answer: Any) -> bool:
+def is_admitted(answer: Any) -> bool:
+    """Return whether a statement has found or admitted something."""
     return answer is not None and type(answer) is not Refused
 
 

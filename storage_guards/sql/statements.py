@@ -20,6 +20,8 @@ CREATE_LOCK = 7_236_273_601
 """The advisory lock under which PostgreSQL creates tables and functions, because IF NOT EXISTS fails in a race. The
 number is arbitrary."""
 
+LOCK_CREATION = f"SELECT pg_advisory_xact_lock({CREATE_LOCK})"
+
 NO_SELECT = (
     "write takes no SELECT; read inside begin(), where what is read is current; call functions that write there, too"
 )

@@ -21,14 +21,14 @@ from storage_guards.bounds import fences_of, wait_seconds
 from storage_guards.continuity import Continuity
 from storage_guards.sql.base import Operation, OperationsBase
 from storage_guards.sql.errors import NOTHING_WRITTEN
-from storage_guards.sql.outcome import verdict
+from storage_guards.sql.plans import NESTED
 from storage_guards.sql.pruning import Pruning
 from storage_guards.sql.schema import check_schema
 from storage_guards.sql.statements import NO_SELECT, refuse_select
 from storage_guards.sql.verify import VerifyReport
 from storage_guards.sqlalchemy.errors import SQLAlchemyErrors
 from storage_guards.sqlalchemy.forks import renew_pool_in_children
-from storage_guards.sqlalchemy.marks import NESTED, WAITS, Marks
+from storage_guards.sqlalchemy.marks import WAITS, Marks
 from storage_guards.sqlalchemy.mysql import MySQLMarks
 from storage_guards.sqlalchemy.postgresql import PostgreSQLMarks
 from storage_guards.sqlalchemy.retry import Retries
@@ -134,9 +134,7 @@ class SQLAlchemyBase(OperationsBase):
         return self._marks.read_within(connection, resource, self._timeout)
 
     def _settle(self, connection: Connection, unknown: OutcomeUnknown, seconds: float) -> bool | None:
-        with self._marks.rolled_back(connection, seconds) as enforced:
-            settled = self._marks.settle(connection, unknown.fence, enforced=enforced)
-        return verdict(unknown, settled)
+        return self._marks.settle(connection, unknown, seconds)
 
     def _prune(self, connection: Connection, pruning: Pruning) -> int:
         return self._marks.prune(connection, pruning, self._timeout)

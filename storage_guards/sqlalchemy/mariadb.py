@@ -15,9 +15,8 @@ from zlib import crc32
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from fencing.kernel.fence import Fence
 from fencing.kernel.retry import LEAST_SECONDS
-from storage_guards.continuity import new_id
+from storage_guards.sql.plans import Statement
 from storage_guards.sqlalchemy.direct import fetch_directly, has_hooks, is_logged
 
 NO_SAVEPOINT = (1178, 1305)
@@ -173,17 +172,17 @@ class SessionBounds:
                 if not isinstance(failure, DBAPIError):
                     raise  # an interruption; a database's error must not hide the end of the block: it may be committed
 
-    def change(self, compound: Compound, fence: Fence, writes: int) -> Changed | None:
+    def change(self, compound: Compound, statement: Statement) -> Changed | None:
         """Check or claim, in one request. The first one also sets the bounds. None: the rule refuses the fence."""
-        write = new_id()
+        write = statement.write
         values = {
             "whole": self._whole,
             "exact": self._exact,
-            "resource": f"'{fence.resource.encode().hex()}'",
-            "number": fence.number,
-            "token": f"'{fence.token}'",
+            "resource": f"'{statement.resource.encode().hex()}'",
+            "number": statement.number,
+            "token": f"'{statement.token}'",
             "write": f"'{write}'",
-            "writes": writes,
+            "writes": statement.writes,
         }
         if self._caller_block or self._are_set:
             opening, self._are_set = _RESET if self._are_set else _SET, True

@@ -1,38 +1,39 @@
-"""The marks of a database through SQLAlchemy: the order of the statements on the mark table.
+"""The marks of a database through SQLAlchemy: it performs the plans of ``sql/plans.py``, a request for each statement.
 
-After a refusal the mark is read again, and :func:`~fencing.kernel.admit_claim` or :func:`~fencing.kernel.admit_write`
-gives the reason. A mark also remembers its last writes: ``sql/outcome.py`` says for which purpose. The differences
-between databases are in ``postgresql.py``, ``mysql.py`` and ``sqlite.py``.
+The differences between databases are in ``postgresql.py``, ``mysql.py`` and ``sqlite.py``.
 """
 
 from __future__ import annotations
 
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
-from sqlalchemy import Connection, Engine, MetaData, Row, Table
+from sqlalchemy import Connection, Engine, Table
+from sqlalchemy.engine import CursorResult
 from sqlalchemy.pool.base import ResetStyle
-from sqlalchemy.schema import CreateTable
 
-from fencing.kernel.admission import admit_claim, admit_write
-from fencing.kernel.errors import GuardNotEnforceable, StaleFence
+from fencing.kernel.errors import GuardNotEnforceable, OutcomeUnknown, StaleFence
 from fencing.kernel.fence import MAX_NUMBER, Fence, Mark
 from fencing.sql.dialects import Dialect
-from storage_guards.continuity import new_id
-from storage_guards.sql.errors import ROUNDS, keeps_changing
-from storage_guards.sql.outcome import FLOOR, TABLE, Admitted, Settled
-from storage_guards.sql.pruning import (
-    NO_FLOOR,
-    Pruning,
-    PruningStatements,
-    count_implausible,
-    highest_plausible,
-    now_as_number,
-    warn_of_implausible,
+from storage_guards.sql.outcome import FLOOR, TABLE, Admitted
+from storage_guards.sql.plans import (
+    Answers,
+    Batch,
+    Plan,
+    Statement,
+    is_admitted,
+    plan_check,
+    plan_claim,
+    plan_create,
+    plan_mark,
+    plan_prune,
+    plan_settle,
 )
+from storage_guards.sql.pruning import Pruning, highest_plausible
 from storage_guards.sql.schema import Choice, VisibleTables, other_mark_tables
 from storage_guards.sql.statements import ONE_WRITE
 from storage_guards.sql.verify import (
@@ -44,8 +45,10 @@ from storage_guards.sql.verify import (
     other_tables,
     report,
 )
-from storage_guards.sqlalchemy.table import Prepared, fetch_one
+from storage_guards.sqlalchemy.table import Prepared
 from storage_guards.sqlalchemy.waits import Bounded
+
+T = TypeVar("T")
 
 _AUTOCOMMIT = (
     "the engine is in autocommit: each statement commits at once, so a check would not hold until the write. Make "
@@ -55,8 +58,6 @@ _AUTOCOMMIT = (
 
 WAITS = 3
 """How often in a transaction of its own a guard may wait for the whole bound."""
-
-NESTED = "a rollback to the savepoint would drop the check; advance before the savepoint"
 
 MISSING = "call guard.create_tables() once, or give guard.metadata to Alembic"
 
@@ -94,6 +95,8 @@ class Marks(ABC):
     bounds_sessions: ClassVar[bool] = True
     """Whether bounds are settings of the connection, for :meth:`bounded`, and not of the transaction, for
     :meth:`limit`."""
+    seen_before: ClassVar[Literal["", "isolation", "snapshot"]] = ""
+    """How a joined transaction may have read before: see ``plan_check``."""
 
     def __init__(self, table: Table, schema: str | None) -> None:
         self.metadata = table.metadata
@@ -128,7 +131,7 @@ class Marks(ABC):
             seconds: how long to retry where another process does the same.
         """
         with self.transaction(connection, seconds):
-            self._create(connection)
+            self.perform(connection, plan_create(self._choice))
 
     @contextmanager
     def transaction(self, connection: Connection, seconds: float) -> Iterator[None]:
@@ -138,8 +141,7 @@ class Marks(ABC):
 
     def read(self, connection: Connection, resource: str) -> Mark | None:
         """Read the mark. It locks nothing, so the mark may change at any time."""
-        row = fetch_one(connection, self.locate(connection).direct.read_mark, {"resource": self._key(resource)})
-        return None if row is None else Mark(row.number, row.token, row.seq)
+        return self.perform(connection, plan_mark(resource))
 
     def read_within(self, connection: Connection, resource: str, seconds: float) -> Mark | None:
         """Read the mark in a transaction of its own, whose waits are bounded: a migration may have locked the table."""
@@ -244,34 +246,80 @@ class Marks(ABC):
         transaction. ``bounds`` is the value of :meth:`bounded`.
         """
         enforced = self.limit(connection, seconds)
-        if claim:
-            admitted = self.claim(connection, fences, writes=writes, enforced=enforced)
-        else:
-            admitted = self.check(connection, fences, joined=joined, enforced=enforced)
+        plan = plan_claim(fences, writes) if claim else plan_check(fences, seen=self.seen_before if joined else "")
+        admitted = self.perform(connection, plan, enforced=enforced, joined=joined, bounds=bounds)
         self.require_open(connection)
         return admitted
 
-    def claim(
-        self, connection: Connection, fences: Sequence[Fence], *, writes: int = 0, enforced: bool = False
-    ) -> list[Admitted]:
-        """Raise each mark to its fence, and count ``writes`` at once. Raise StaleFence where the rule refuses a
-        fence."""
-        sql = self._statements(connection, enforced)
-        return [self._claim_one(connection, sql, fence, writes) for fence in fences]
+    def perform(
+        self,
+        connection: Connection,
+        plan: Plan[T],
+        *,
+        enforced: bool = False,
+        joined: bool = False,
+        bounds: Any = None,
+        begin: Callable[[], AbstractContextManager[object]] | None = None,
+        writes: bool = False,
+    ) -> T:
+        """Perform a plan of ``sql/plans.py``.
 
-    def check(
-        self, connection: Connection, fences: Sequence[Fence], *, joined: bool = False, enforced: bool = False
-    ) -> list[Admitted]:
-        """Admit a write under each fence. Raise StaleFence or UnclaimedFence where the rule refuses one.
+        Args:
+            connection: in a transaction, which the caller ends, however the plan does.
+            plan: to perform.
+            enforced: the database enforces.
+            joined: the transaction may have begun, and read, before.
+            bounds: the value of :meth:`bounded`.
+            begin: begins a transaction, and commits it or rolls it back. With it, the connection is idle.
+            writes: each transaction of the plan begins with a statement that writes. Where the driver reports no open
+                transaction behind it, it was committed already: GuardNotEnforceable.
+        """
+        answers: Answers = None  # type: ignore[assignment]  # what a generator is first sent
+        with ExitStack() as transaction:
+            while True:
+                try:
+                    asked = plan.send(answers)
+                except StopIteration as done:
+                    result: T = done.value
+                    return result
+                if asked.begins and begin is not None:
+                    transaction.enter_context(begin())
+                if asked.schema:
+                    self._located = self._statements_in(asked.schema)
+                sql = None
+                answers = []
+                answer: Any = ()  # nothing was refused yet
+                for each in asked.statements:
+                    if isinstance(each, str):
+                        answer = _all_of(connection.exec_driver_sql(each))
+                    elif each.after and (each.after == "admitted") is not is_admitted(answer):
+                        answer = None
+                    elif each.name == "visible_tables":
+                        answer = self._visible_tables(connection)
+                    else:
+                        sql = sql or self._statements(connection, enforced, joined)
+                        answer = self._execute(connection, sql, each, answer, bounds if asked.begins else None)
+                    if writes and asked.begins and not answers:
+                        self.require_open(connection)
+                    answers.append(answer)
+                if asked.ends and begin is not None:
+                    transaction.close()
+
+    def _execute(self, connection: Connection, sql: Prepared, statement: Statement, before: Any, bounds: Any) -> Any:
+        """Execute a statement, and return its answer as an :class:`Ask` names it.
 
         Args:
             connection: in a transaction.
-            fences: sorted by resource.
-            joined: the transaction may have begun, and read, before.
-            enforced: the database enforces.
+            sql: the statements.
+            statement: to execute.
+            before: the answer to the statement before it.
+            bounds: of the session, which are still to be set. None: they are set.
         """
-        sql = self._statements(connection, enforced, joined)
-        return [self._check_one(connection, sql, fence) for fence in fences]
+        name, resource, number, token, write, writes, _ = statement
+        values = {"resource": resource, "number": number, "token": token, "write": write, "writes": writes}
+        result = connection.execute(getattr(sql, name), values)
+        # It fetches all: SQLite needs RETURNING read to its end.
+        return result.one_or_none() if result.returns_rows else result.rowcount
 
     def is_sound(self, connection: Connection) -> bool:
         """Return whether the driver reports an open transaction, and the server has sent nothing unasked."""
@@ -295,26 +343,10 @@ class Marks(ABC):
         """Return whether a block that failed may have ended the transaction by a statement that changes the session."""
         return False
 
-    def settle(self, connection: Connection, fence: Fence, *, enforced: bool) -> Settled:
-        """Lock the mark of the fence's resource, or its absence. The caller rolls the transaction back afterwards.
-
-        Args:
-            connection: in a transaction of its own, READ COMMITTED.
-            fence: of the resource.
-            enforced: the database enforces.
-        """
-        sql = self._statements(connection, enforced)
-        for _ in range(ROUNDS):
-            row = self._lock_mark(connection, sql, fence)
-            # An open transaction may be about to insert the mark. Inserting it here waits for that transaction.
-            if row is not None or self._lock_absence(connection, sql, fence):
-                floor = fetch_one(connection, sql.lock_floor, {"resource": self._key(FLOOR)})
-                return Settled(
-                    recent_writes=None if row is None else row.recent_writes,
-                    table="" if floor is None else floor.recent_writes,
-                    floor=MAX_NUMBER if floor is None else floor.number,
-                )
-        raise keeps_changing(fence)
+    def settle(self, connection: Connection, unknown: OutcomeUnknown, seconds: float) -> bool | None:
+        """Return whether a write has landed. It changes nothing."""
+        with self.rolled_back(connection, seconds) as enforced:
+            return self.perform(connection, plan_settle(unknown), enforced=enforced, writes=True)
 
     def prune(self, connection: Connection, pruning: Pruning, seconds: float) -> int:
         """Delete all marks that may go, and return how many were deleted.
@@ -324,19 +356,21 @@ class Marks(ABC):
             pruning: which marks may go.
             seconds: the bound of each wait.
         """
-        deleted, left = 0, pruning
-        while True:
-            bounds = self.dialect.bounded_waits(connection, seconds, read_committed=True)
-            with Bounded(connection, self.dialect, WAITS * seconds), bounds, connection.begin():
-                self.limit(connection, seconds, read_committed=True)
-                floor, count = self._prune_batch(connection, left)
-                implausible = connection.exec_driver_sql(count_implausible(self.locate(connection).table)).scalar_one()
-            deleted += count
-            rest = left.next_batch(floor, count)
-            if rest is None:
-                warn_of_implausible(implausible)
-                return deleted
-            left = rest
+        begin = partial(self._pruning, connection, seconds)
+        with begin():
+            table = self.locate(connection).table
+        return self.perform(connection, plan_prune(pruning, partial(self._batch, table)), begin=begin, writes=True)
+
+    @contextmanager
+    def _pruning(self, connection: Connection, seconds: float) -> Iterator[None]:
+        bounds = self.dialect.bounded_waits(connection, seconds, read_committed=True)
+        with Bounded(connection, self.dialect, WAITS * seconds), bounds, connection.begin():
+            self.limit(connection, seconds, read_committed=True)
+            yield
+
+    @abstractmethod
+    def _batch(self, table: str, pruning: Pruning) -> Plan[Batch]:
+        """Return the plan of one transaction of pruning."""
 
     def verify(self, connection: Connection) -> VerifyReport:
         """Return the report, from trial claims, the catalog and the settings. The caller rolls the transaction back."""
@@ -357,96 +391,16 @@ class Marks(ABC):
         located = self.locate(connection)
         return located.calls if enforced else located.direct
 
-    def _create(self, connection: Connection) -> None:
-        """Create the table and its floor row where they are missing. Others that do the same must wait for this."""
-        visible = self._visible_tables(connection)
-        schema = self._choice.to_create(visible)
-        if schema is None:
-            self._located = located = self._statements_in(self._choice.of(visible))
-            if fetch_one(connection, located.direct.read_floor, {"resource": self._key(FLOOR)}) is None:
-                self._make_floor(connection, located.direct, new=False)
-            return
-        table = self._table.to_metadata(MetaData(), schema=schema)
-        # The schema is what it is at the database.
-        options = {"schema_translate_map": None}
-        connection.execute(CreateTable(table, if_not_exists=True), execution_options=options)
-        self._located = located = self._statements_in(schema)
-        self._make_floor(connection, located.direct, new=True)
-
-    def _claim_one(self, connection: Connection, sql: Prepared, fence: Fence, writes: int) -> Admitted:
-        values = {**self._values(fence), "writes": writes, "write": new_id()}
-        for _ in range(ROUNDS):
-            row = fetch_one(connection, sql.claim, values)
-            if row is None:
-                floor, _ = self._shared_floor(connection, sql)
-                row = fetch_one(connection, sql.first_claim, values)  # if the fence is above the floor
-                if row is None:
-                    admit_claim(self.read(connection, fence.resource), fence, floor)
-                    continue
-            return Admitted(fence, *_answer(row))
-        raise keeps_changing(fence)
-
-    def _check_one(self, connection: Connection, sql: Prepared, fence: Fence) -> Admitted:
-        values = {**self._values(fence), "write": new_id()}
-        for _ in range(ROUNDS):
-            row = fetch_one(connection, sql.check, values)
-            if row is not None:
-                if not getattr(row, "outermost", True):
-                    raise ValueError(NESTED)
-                return Admitted(fence, *_answer(row))
-            admit_write(self.read(connection, fence.resource), fence)
-        raise keeps_changing(fence)
-
-    def _lock_mark(self, connection: Connection, sql: Prepared, fence: Fence) -> Row[Any] | None:
-        """Lock the mark by a first statement that changes nothing, and return it."""
-        row = fetch_one(connection, sql.lock_mark, {"resource": self._key(fence.resource)})
-        self.require_open(connection)
-        return row
-
-    def _lock_absence(self, connection: Connection, sql: Prepared, fence: Fence) -> bool:
-        """Return whether there was no mark, by inserting one, which waits for concurrent insertions."""
-        return fetch_one(connection, sql.lock_absence, self._values(fence)) is not None
-
-    def _shared_floor(self, connection: Connection, sql: Prepared) -> tuple[int, str]:
-        """Return the floor, which no other transaction can raise before this one ends, and the table's id."""
-        row = fetch_one(connection, sql.lock_floor, {"resource": self._key(FLOOR)})
-        if row is None:
-            raise GuardNotEnforceable(NO_FLOOR)
-        return row.number, row.recent_writes
-
-    def _make_floor(self, connection: Connection, sql: Prepared, *, new: bool) -> None:
-        """Make the floor row where there is none.
-
-        Args:
-            connection: in a transaction.
-            sql: the statements.
-            new: the table was just created, so there never was a mark. Otherwise marks may be lost: the floor shuts out
-                all fences that are older than now.
-        """
-        number = 0 if new else now_as_number()
-        connection.execute(sql.make_floor, {"resource": self._key(FLOOR), "number": number, "write": new_id()})
-
-    @abstractmethod
-    def _prune_batch(self, connection: Connection, pruning: Pruning) -> tuple[int, int]:
-        """Prune in one transaction. Return the new floor, and how many marks were deleted."""
-
-    def _prune_with(self, connection: Connection, statements: PruningStatements) -> tuple[int, int]:
-        floor: int | None = connection.exec_driver_sql(statements.raise_floor).scalar_one_or_none()
-        self.require_open(connection)
-        if floor is None:
-            raise GuardNotEnforceable(NO_FLOOR)
-        return floor, connection.exec_driver_sql(statements.delete).rowcount
-
     def _check_floor(self, connection: Connection) -> Iterator[Finding]:
         """Yield a finding where no new name can be claimed."""
         located = self.locate(connection)
         # Before any claim: in autocommit it would stay. A write, because a SELECT may not begin a transaction.
         connection.exec_driver_sql(f"UPDATE {located.table} SET seq = seq WHERE resource = ''")
         self.require_open(connection)
-        floor = fetch_one(connection, located.direct.read_floor, {"resource": self._key(FLOOR)})
+        floor = self._execute(connection, located.direct, Statement("read_floor", FLOOR), (), None)
         yield from missing_floor(0 if floor is None else 1)
-        if floor is not None and floor.number > highest_plausible():
-            yield from implausible_marks([(FLOOR, floor.number)])
+        if floor is not None and floor[0] > highest_plausible():
+            yield from implausible_marks([(FLOOR, floor[0])])
 
     def _check_catalog(self, connection: Connection) -> Iterable[Finding]:
         """Yield the findings in the catalog and the settings."""
@@ -457,7 +411,7 @@ class Marks(ABC):
         name = f"verify:{secrets.token_hex(8)}"
         trial = Fence(name, MAX_NUMBER, "a" * 22)
         try:
-            self.claim(connection, [trial])
+            self.perform(connection, plan_claim([trial], 0))
             exact = self.read(connection, name) == Mark(trial.number, trial.token)
         except (TypeError, ValueError):  # the row is no mark
             exact = False
@@ -468,18 +422,11 @@ class Marks(ABC):
             if self.read(connection, other) is not None:
                 yield Finding("safety", f"the names {name!r} and {other!r} have one mark", MAKE_ANEW)
         try:
-            self.claim(connection, [Fence(name, MAX_NUMBER, "A" * 22)])
+            self.perform(connection, plan_claim([Fence(name, MAX_NUMBER, "A" * 22)], 0))
         except StaleFence:
             return
         yield Finding("safety", "tokens that differ only in case are treated as equal", MAKE_ANEW)
 
-    def _key(self, resource: str) -> str:
-        """Return the resource's name as the statements take it."""
-        return resource
 
-    def _values(self, fence: Fence) -> dict[str, Any]:
-        return {"resource": self._key(fence.resource), "number": fence.number, "token": fence.token}
-
-
-def _answer(row: Row[Any]) -> tuple[int, str, str | None]:
-    return row.seq, row.recent_writes, getattr(row, "xact", None)
+def _all_of(result: CursorResult[Any]) -> Any:
+    return result.all() if result.returns_rows else result.rowcount

@@ -19,15 +19,12 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, Engine, Row, TextClause, text
 from sqlalchemy.exc import DBAPIError
 
-from fencing.kernel.admission import admit_claim, admit_write
 from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable
-from fencing.kernel.fence import Fence, Mark
+from fencing.kernel.fence import Fence
 from fencing.sql.dialects import MySQL
-from storage_guards.continuity import new_id
-from storage_guards.sql import pruning as pruning_module
-from storage_guards.sql.errors import ROUNDS, keeps_changing, old_snapshot
 from storage_guards.sql.outcome import FLOOR, REMEMBERED_CHARACTERS, TABLE, Admitted
-from storage_guards.sql.pruning import NO_FLOOR, Pruning
+from storage_guards.sql.plans import Batch, Plan, Refused, Statement, plan_batch_of_mysql, plan_check, plan_claim
+from storage_guards.sql.pruning import Pruning
 from storage_guards.sql.schema import VisibleTables, quoted
 from storage_guards.sql.sockets import is_readable
 from storage_guards.sql.statements import Statements, is_one_write
@@ -39,14 +36,13 @@ from storage_guards.sqlalchemy.mariadb import (
     NO_SAVEPOINT,
     STORE,
     Changed,
-    Compound,
     SessionBounds,
     compound,
     savepoint_of,
 )
 from storage_guards.sqlalchemy.marks import Located, Marks
 from storage_guards.sqlalchemy.mysql_catalog import check_catalog
-from storage_guards.sqlalchemy.table import Prepared, fetch_one, mark_table
+from storage_guards.sqlalchemy.table import Prepared, mark_table
 
 _CREATE_LOCK = "fencing_marks.create_tables"
 
@@ -140,6 +136,7 @@ class MySQLMarks(Marks):
     """The marks of a MariaDB or MySQL database, on connections that a guard opens and bounds."""
 
     dialect = MySQL()
+    seen_before = "snapshot"
 
     def __init__(self, schema: str | None = None, *, actual_schema: str | None = None) -> None:
         table = mark_table(
@@ -167,8 +164,8 @@ class MySQLMarks(Marks):
         try:
             super().create(connection, seconds)
             with connection.begin():
-                floor = self.locate(connection).direct.read_floor
-                _require_innodb(connection.execute(floor, {"resource": self._key(FLOOR)}).one())
+                self._located = None  # to see whether the table has its partition
+                self._require_innodb(connection)
         finally:
             if not connection.invalidated:
                 connection.exec_driver_sql(f"DO RELEASE_LOCK('{_CREATE_LOCK}')")
@@ -185,11 +182,6 @@ class MySQLMarks(Marks):
         named = {kind: [str(schema) for found, schema in rows if found == kind and schema] for kind in (0, 1, 2)}
         self._partitioned = frozenset(named[2])
         return VisibleTables(tuple(sorted(set(named[1]))), tuple(named[0]))
-
-    def _create(self, connection: Connection) -> None:
-        super()._create(connection)
-        self._located = None  # to see whether the table has its partition
-        self.locate(connection)
 
     def _statements_in(self, schema: str) -> Located:
         return _located(self._table_in(schema))
@@ -260,29 +252,51 @@ class MySQLMarks(Marks):
     ) -> list[Admitted]:
         if not isinstance(bounds, SessionBounds):
             return super().admit(connection, fences, seconds, claim=claim, writes=writes, joined=joined)
-        located = self.locate(connection)
-        change = located.claim if claim else located.check
-        admitted = []
-        for fence in fences:
-            changed = self._change(connection, bounds, change, fence, writes)
-            if changed is not None:
-                admitted.append(Admitted(fence, changed.seq, changed.recent_writes, None))
-            elif claim:  # the reason is found, or the mark is made, by one statement after the other
-                admitted.append(self._claim_one(connection, located.direct, fence, writes))
-            else:
-                admitted.append(self._check_one(connection, located.direct, fence))
+        plan = plan_claim(fences, writes) if claim else plan_check(fences)
+        admitted = self.perform(connection, plan, bounds=bounds)
         if not self.dialect.is_open(connection):
             self._require_innodb(connection)
             self.require_open(connection)
         return admitted
 
-    def _change(
-        self, connection: Connection, bounds: SessionBounds, compound: Compound, fence: Fence, writes: int
-    ) -> Changed | None:
+    def _execute(self, connection: Connection, sql: Prepared, statement: Statement, before: Any, bounds: Any) -> Any:
+        """Execute a statement as :meth:`Marks._execute` does. Those that change something answer with no row, so the
+        mark is read after them."""
+        name, resource, number, token, write, writes, _ = statement
+        if name in ("create_table", "make_floor"):
+            return super()._execute(connection, sql, statement._replace(resource=_key(resource)), before, bounds)
+        if name == "read_mark":
+            return self._row(connection, sql.read_mark, resource)
+        if name in ("read_floor", "lock_floor"):
+            row = self._row(connection, sql.read_floor if name == "read_floor" else sql.lock_floor, FLOOR)
+            floor = None if row is None else (row.number, row.recent_writes)
+            return Refused(floor) if floor is not None and name == "lock_floor" and floor[0] >= number else floor
+        if bounds is not None and name in ("check", "claim"):
+            changed = self._change(connection, bounds, statement)
+            if changed is not None:
+                return changed.seq, changed.recent_writes
+        else:
+            values = {"resource": _key(resource), "number": number, "token": token, "write": write, "writes": writes}
+            if name == "first_claim":
+                values["table"] = before[1]  # of the floor, which is locked
+            connection.execute(getattr(sql, name), values)
+        # No lock on an absent mark: a locking read deadlocks where two insert it.
+        row = self._row(connection, _locking_read(self._table_in(self.locate(connection).schema)), resource)
+        if row is None:
+            return None if name == "lock_mark" else Refused(None)
+        if name == "lock_mark":
+            return (row.recent_writes,)
+        written = row.recent_writes.partition(" ")[0] == write
+        if (row.number, row.token) == (number, token) and (written or not writes):
+            return row.seq, row.recent_writes
+        return Refused((row.seq, row.recent_writes, None, None, row.number, row.token))
+
+    def _change(self, connection: Connection, bounds: SessionBounds, statement: Statement) -> Changed | None:
         """Execute the check or the claim as a compound statement. Raise GuardNotEnforceable where the table that it has
         changed has no transactions."""
+        located = self.locate(connection)
         try:
-            changed = bounds.change(compound, fence, writes)
+            changed = bounds.change(located.claim if statement.name == "claim" else located.check, statement)
         except DBAPIError as error:
             if error.orig is not None and error.orig.args[0] in NO_SAVEPOINT:
                 self._require_innodb(connection)
@@ -292,112 +306,29 @@ class MySQLMarks(Marks):
             self._require_innodb(connection)
         return changed
 
-    def check(
-        self, connection: Connection, fences: Sequence[Fence], *, joined: bool = False, enforced: bool = False
-    ) -> list[Admitted]:
-        """Admit a write under each fence, as :meth:`Marks.check` does.
-
-        A transaction that has read before may have a snapshot from before the fence's claim, or from before another
-        write under it. Its later reads would be old, though the check is not. So its snapshot must have the mark as it
-        is.
-        """
-        read = self.locate(connection).direct.read_mark
-        seen = [self._row(connection, read, fence) for fence in fences] if joined else []
-        admitted = super().check(connection, fences)
-        for row, now in zip(seen, admitted, strict=False):
-            if row is None or now.recent_writes != _remember(now.recent_writes, row.recent_writes):
-                raise old_snapshot(now.fence)
-        return admitted
-
-    def _claim_one(self, connection: Connection, sql: Prepared, fence: Fence, writes: int) -> Admitted:
-        values = {**self._values(fence), "writes": writes, "write": new_id()}
-        for _ in range(ROUNDS):
-            connection.execute(sql.claim, values)
-            row = self._lock_row(connection, fence)
-            if row is None:  # no lock on an absent mark: a locking read deadlocks where two insert it
-                floor, table = self._shared_floor(connection, sql)
-                if fence.number <= floor:
-                    admit_claim(None, fence, floor)
-                connection.execute(sql.first_claim, {**values, "table": table})
-                row = self._lock_row(connection, fence)
-            if row is not None and _matches(row, fence) and (not writes or _begins_with(row, values["write"])):
-                return Admitted(fence, row.seq, row.recent_writes, None)
-            admit_claim(_mark(row), fence, 0)
-            # There was no mark for the UPDATE, and then an older one for the read, which has locked it.
-        raise keeps_changing(fence)
-
-    def _check_one(self, connection: Connection, sql: Prepared, fence: Fence) -> Admitted:
-        values = {**self._values(fence), "write": new_id()}
-        for _ in range(ROUNDS):
-            connection.execute(sql.check, values)
-            row = self._lock_row(connection, fence)
-            if row is not None and _matches(row, fence) and _begins_with(row, values["write"]):
-                return Admitted(fence, row.seq, row.recent_writes, None)
-            admit_write(_mark(row), fence)
-            # There was no mark for the UPDATE, and then one for the read.
-        raise keeps_changing(fence)
-
     def _require_innodb(self, connection: Connection) -> None:
         """Look up the table's engine, and raise GuardNotEnforceable unless it is InnoDB."""
         _require_innodb(
             connection.execute(_ENGINE, {"schema": self.locate(connection).schema, "name": TABLE}).one_or_none()
         )
 
-    def _lock_mark(self, connection: Connection, sql: Prepared, fence: Fence) -> Row[Any] | None:
-        # A write comes first: after a SELECT the server may not yet report that it has begun a transaction.
-        connection.execute(sql.lock_mark, {"resource": self._key(fence.resource)})
-        self.require_open(connection)
-        return self._lock_row(connection, fence)
-
-    def _lock_absence(self, connection: Connection, sql: Prepared, fence: Fence) -> bool:
-        values = {**self._values(fence), "write": new_id()}
-        connection.execute(sql.lock_absence, values)
-        row = self._lock_row(connection, fence)
-        return row is not None and _begins_with(row, values["write"])
-
-    def _lock_row(self, connection: Connection, fence: Fence) -> Row[Any] | None:
-        return self._row(connection, _locking_read(self._table_in(self.locate(connection).schema)), fence)
-
-    def _row(self, connection: Connection, statement: Any, fence: Fence) -> Row[Any] | None:
-        row = fetch_one(connection, statement, {"resource": self._key(fence.resource)})
+    def _row(self, connection: Connection, statement: Any, resource: str) -> Row[Any] | None:
+        row = connection.execute(statement, {"resource": _key(resource)}).one_or_none()
         if row is not None:
             _require_innodb(row)
         return row
 
-    def _prune_batch(self, connection: Connection, pruning: Pruning) -> tuple[int, int]:
-        """Prune in one transaction.
-
-        A statement here cannot change a table and select from it. So the names are read first, and then sent back.
-        """
-        table = self.locate(connection).table
-        old = pruning.condition(f"claimed_at < UTC_TIMESTAMP(6) - INTERVAL {pruning.seconds:.3f} SECOND")
-        connection.exec_driver_sql(f"UPDATE {table} SET seq = seq WHERE resource = '{FLOOR}'")
-        self.require_open(connection)
-        highest = connection.exec_driver_sql(f"SELECT COALESCE(MAX(number), 0) FROM {table} WHERE {old}").scalar_one()
-        connection.exec_driver_sql(
-            f"UPDATE {table} SET number = GREATEST(number, {int(highest)}) WHERE resource = '{FLOOR}'"
-        )
-        floor: int | None = connection.exec_driver_sql(
-            f"SELECT number FROM {table} WHERE resource = '{FLOOR}' FOR UPDATE"
-        ).scalar_one_or_none()
-        if floor is None:
-            raise GuardNotEnforceable(NO_FLOOR)
-        may_go = f"{old} AND number <= {int(floor)}"
-        names = connection.exec_driver_sql(
-            f"SELECT HEX(resource) FROM {table} WHERE {may_go} LIMIT {pruning_module.BATCH} FOR UPDATE SKIP LOCKED"
-        ).scalars()
-        listed = ", ".join(f"x'{name}'" for name in names)
-        if not listed:
-            return floor, 0
-        # They are locked, so none of them has been raised since.
-        return floor, connection.exec_driver_sql(f"DELETE FROM {table} WHERE resource IN ({listed})").rowcount
+    def _batch(self, table: str, pruning: Pruning) -> Plan[Batch]:
+        return plan_batch_of_mysql(table, pruning)
 
     def _check_catalog(self, connection: Connection) -> Iterator[Finding]:
         located = self.locate(connection)
         yield from check_catalog(connection, located, is_partitioned=located.schema in self._partitioned)
 
-    def _key(self, resource: str) -> str:
-        return resource.encode().hex()
+
+def _key(resource: str) -> str:
+    """Return the resource's name as the statements take it."""
+    return resource.encode().hex()
 
 
 def _savepoint_of(admitted: Admitted) -> str:
@@ -412,21 +343,3 @@ def _require_innodb(row: Row[Any] | None) -> None:
             f"the table {TABLE} has the engine {engine}, which has no transactions: a check would not hold until "
             f"the write; ALTER TABLE {TABLE} ENGINE = InnoDB, and do the same for the data"
         )
-
-
-def _remember(now: str, before: str) -> str:
-    """Return a mark's writes as they would be if the newest one of ``now`` came right after ``before``."""
-    newest = now.partition(" ")[0]
-    return f"{newest} {before}"[:REMEMBERED_CHARACTERS]
-
-
-def _matches(row: Row[Any], fence: Fence) -> bool:
-    return (row.number, row.token) == (fence.number, fence.token)
-
-
-def _begins_with(row: Row[Any], write: str) -> bool:
-    return bool(row.recent_writes.partition(" ")[0] == write)
-
-
-def _mark(row: Row[Any] | None) -> Mark | None:
-    return None if row is None else Mark(row.number, row.token, row.seq)

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
 from sqlalchemy import Connection, TextClause, text
 
-from fencing.kernel.errors import UnclaimedFence
-from fencing.kernel.fence import Fence
 from fencing.sql.dialects import PostgreSQL
-from storage_guards.sql import errors as sql_errors
 from storage_guards.sql.outcome import TABLE, Admitted
+from storage_guards.sql.plans import Batch, Plan, plan_batch, plan_create
 from storage_guards.sql.pruning import Pruning, on_postgresql
 from storage_guards.sql.schema import POSTGRESQL_VISIBLE_TABLES, VisibleTables, quoted, read_visible_tables
 from storage_guards.sql.sockets import is_readable
-from storage_guards.sql.statements import CREATE_LOCK, calls_in, enforced_in, statements_on
+from storage_guards.sql.statements import LOCK_CREATION, calls_in, enforced_in, statements_on
 from storage_guards.sql.verify import VerifyReport, assess_postgresql, postgresql_facts
 from storage_guards.sqlalchemy.marks import Located, Marks
 from storage_guards.sqlalchemy.table import Prepared, fetch_one, mark_table, prepare
 
 _LIMITS = text(f"SELECT {PostgreSQL.LIMITS}")
 _READ_COMMITTED = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED"
-_CREATE_LOCK = text("SELECT pg_advisory_xact_lock(:lock)")
 _IS_SAME_TRANSACTION = text("SELECT pg_current_xact_id_if_assigned()::text IS NOT DISTINCT FROM :transaction")
 
 
@@ -32,6 +28,7 @@ class PostgreSQLMarks(Marks):
 
     dialect = PostgreSQL()
     bounds_sessions = False
+    seen_before = "isolation"
 
     def __init__(self, schema: str | None = None, *, actual_schema: str | None = None) -> None:
         super().__init__(mark_table("postgresql", schema), actual_schema or schema)
@@ -44,18 +41,6 @@ class PostgreSQLMarks(Marks):
             connection.execute(_LIMITS, limit)
         schema = self.locate(connection).schema
         return bool(connection.execute(_limits_in(schema), limit).one()[0])
-
-    def check(
-        self, connection: Connection, fences: Sequence[Fence], *, joined: bool = False, enforced: bool = False
-    ) -> list[Admitted]:
-        """Admit a write under each fence, as :meth:`Marks.check` does. A mark that is younger than the transaction's
-        snapshot cannot be seen."""
-        try:
-            return super().check(connection, fences, joined=joined, enforced=enforced)
-        except UnclaimedFence as error:
-            if joined and connection.exec_driver_sql(sql_errors.ISOLATION).scalar_one() != "read committed":
-                raise sql_errors.old_snapshot(error.fence) from error
-            raise
 
     def _statements(self, connection: Connection, enforced: bool, joined: bool = False) -> Prepared:
         # Where the database enforces, it refuses itself what is written after a rollback to a savepoint.
@@ -98,8 +83,7 @@ class PostgreSQLMarks(Marks):
         with self.transaction(connection, seconds):
             connection.exec_driver_sql(_READ_COMMITTED)  # the query must see what it has waited for
             connection.execute(_LIMITS, PostgreSQL.limit(seconds))
-            connection.execute(_CREATE_LOCK, {"lock": CREATE_LOCK})
-            self._create(connection)
+            self.perform(connection, plan_create(self._choice, [LOCK_CREATION]))
 
     def _visible_tables(self, connection: Connection) -> VisibleTables:
         return read_visible_tables(connection.exec_driver_sql(POSTGRESQL_VISIBLE_TABLES).scalar_one())
@@ -107,8 +91,8 @@ class PostgreSQLMarks(Marks):
     def _statements_in(self, schema: str) -> Located:
         return _located_in(schema)
 
-    def _prune_batch(self, connection: Connection, pruning: Pruning) -> tuple[int, int]:
-        return self._prune_with(connection, on_postgresql(self.locate(connection).table, pruning))
+    def _batch(self, table: str, pruning: Pruning) -> Plan[Batch]:
+        return plan_batch(table, on_postgresql(table, pruning))
 
 
 @cache

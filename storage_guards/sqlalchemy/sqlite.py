@@ -15,6 +15,7 @@ from fencing.sql.dialects import SQLite
 from fencing.sql.files import opened_by, require_current
 from storage_guards.continuity import new_id
 from storage_guards.sql.outcome import FLOOR, TABLE, Admitted
+from storage_guards.sql.plans import Batch, Plan, plan_batch, plan_create
 from storage_guards.sql.pruning import Pruning, highest_plausible, on_sqlite
 from storage_guards.sql.schema import VisibleTables, quoted
 from storage_guards.sql.statements import statements_on
@@ -22,7 +23,7 @@ from storage_guards.sql.table import INTEGERS, TYPES, columns_on
 from storage_guards.sql.verify import IMPLAUSIBLE, MAKE_ANEW, Finding, implausible_marks, missing_checks, not_durable
 from storage_guards.sqlalchemy.direct import fetch_directly
 from storage_guards.sqlalchemy.marks import Located, Marks
-from storage_guards.sqlalchemy.table import PLACES, fetch_one, mark_table, prepare
+from storage_guards.sqlalchemy.table import PLACES, mark_table, prepare
 
 # This transaction has written, so it holds the write lock, and the row stays as it is until the commit.
 _IS_SAME_TRANSACTION = (
@@ -58,7 +59,7 @@ class SQLiteMarks(Marks):
                 with connection.begin():
                     if not self.dialect.is_open(connection):  # Python's sqlite3 begins no transaction before DDL
                         connection.exec_driver_sql("BEGIN IMMEDIATE")
-                    return self._create(connection)
+                    return self.perform(connection, plan_create(self._choice))
             except OperationalError:
                 if time.monotonic() > deadline:
                     raise
@@ -119,15 +120,13 @@ class SQLiteMarks(Marks):
         return _located_in(schema)
 
     def is_same_transaction(self, connection: Connection, admitted: Admitted, seconds: float) -> bool:
-        row = fetch_one(
-            connection,
-            text(_IS_SAME_TRANSACTION.format(table=self.locate(connection).table)),
-            {**self._values(admitted.fence), "recent_writes": admitted.recent_writes},
-        )
-        return row is not None and bool(row[0])
+        fence = admitted.fence
+        values = {"resource": fence.resource, "number": fence.number, "token": fence.token}
+        query = text(_IS_SAME_TRANSACTION.format(table=self.locate(connection).table))
+        return bool(connection.execute(query, {**values, "recent_writes": admitted.recent_writes}).scalar())
 
-    def _prune_batch(self, connection: Connection, pruning: Pruning) -> tuple[int, int]:
-        return self._prune_with(connection, on_sqlite(self.locate(connection).table, pruning))
+    def _batch(self, table: str, pruning: Pruning) -> Plan[Batch]:
+        return plan_batch(table, on_sqlite(table, pruning))
 
     def _check_catalog(self, connection: Connection) -> Iterator[Finding]:
         located = self.locate(connection)

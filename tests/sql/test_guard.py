@@ -18,6 +18,7 @@ from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable, StaleFe
 from fencing.kernel.fence import MAX_NUMBER, Fence, Mark
 from fencing.sql import client
 from storage_guards import AsyncSQLAlchemyGuard, PsycopgGuard, SQLAlchemyGuard
+from storage_guards.sql.plans import plan_check, plan_claim
 from storage_guards.sqlalchemy.sqlite import SQLiteMarks
 from tests.support.small_world import RESOURCE, TOKENS, outcome, set_mark
 
@@ -51,12 +52,13 @@ def test_the_statements_are_the_admission_rule(engine: Engine, guard: SQLAlchemy
     for mark, mine, floor in itertools.product(marks, fences, (0, 2, MAX_NUMBER)):
         with engine.connect() as connection:
             set_mark(connection, mark, floor)
-            claimed = outcome(lambda m=mine, c=connection: statements.claim(c, [m]) and statements.read(c, RESOURCE))
+            claim, check = plan_claim([mine], 0), plan_check([mine])
+            claimed = outcome(lambda c=connection, p=claim: statements.perform(c, p) and statements.read(c, RESOURCE))
             assert claimed == outcome(admit_claim, mark, mine, floor), (mark, mine, floor)
             if isinstance(claimed, tuple):
                 assert statements.read(connection, RESOURCE) == mark
             set_mark(connection, mark, floor)
-            checked = outcome(lambda m=mine, c=connection: statements.check(c, [m]) and statements.read(c, RESOURCE))
+            checked = outcome(lambda c=connection, p=check: statements.perform(c, p) and statements.read(c, RESOURCE))
             assert checked == outcome(admit_write, mark, mine), (mark, mine)
 
 
