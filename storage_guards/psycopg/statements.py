@@ -187,10 +187,11 @@ def text_of(
         return statement
     name, resource, number, token, write, writes, _ = statement
     quoted_name = literal(connection, resource)
-    if prepared and name in PREPARED and not access.enforced:
+    texts = access.located
+    if prepared and name in PREPARED and not access.enforced and texts is not None:
         if name == "check":
-            return f"EXECUTE {access.texts.check_name} ({quoted_name}, {number}, '{token}', '{write}')"
-        return f"EXECUTE {access.texts.claim_name} ({quoted_name}, {number}, '{token}', '{write}', {writes})"
+            return f"EXECUTE {texts.check_name} ({quoted_name}, {number}, '{token}', '{write}')"
+        return f"EXECUTE {texts.claim_name} ({quoted_name}, {number}, '{token}', '{write}', {writes})"
     if name == "visible_tables":
         return POSTGRESQL_VISIBLE_TABLES
     statements = access.texts.joining if joins and not access.enforced else access.sql

@@ -199,8 +199,9 @@ def _begin_and_ask(
     closing = [*last, asked.ends] if asked.ends else last
     is_usual = bool(statements) and statements[0][0] in PREPARED  # the name of a Statement, or a character
     here, name = _NOTHING_PREPARED, ""
-    if is_usual:
-        name = access.texts.check_name
+    texts = access.located
+    if is_usual and texts is not None:
+        name = texts.check_name
         found = prepared_on.get(connection)
         if found is None:
             found = prepared_on[connection] = {}
@@ -210,11 +211,14 @@ def _begin_and_ask(
         known = here.get(name) if is_usual and not enforced else False
         if known is None and (vanished == 2 or connection.prepare_threshold is None):
             known = here[name] = False
-        prepare = access.texts.prepare if known is None else ()
+        prepare = texts.prepare if known is None and texts is not None else ()
         parts = [opening, *prepare]
         for each in statements:
             parts.append(text_of(connection, access, each, prepared=known is not False))
-        results = yield from send(connection, [*parts, *closing] if closing else parts)
+        # As send() does: each guarded write comes here, so nothing is called that is not needed.
+        request, pgconn = "; ".join([*parts, *closing] if closing else parts), connection.pgconn
+        pgconn.send_query(request.encode() if request.isascii() else request.encode(connection.info.encoding))
+        results: list[PGresult] = yield from generators.execute(pgconn)
         if results[-1].status != ExecStatus.FATAL_ERROR:
             if known is None:
                 here[name] = True
@@ -320,5 +324,8 @@ def first_row(result: PGresult) -> Row | None:
     """Return the first row of an answer, or None. All columns of the mark table except resources are ASCII."""
     if not result.ntuples:
         return None
-    values = [result.get_value(0, column) for column in range(result.nfields)]
-    return tuple([None if value is None else value.decode("ascii") for value in values])
+    row: Row = ()
+    for column in range(result.nfields):
+        value = result.get_value(0, column)
+        row += (None if value is None else value.decode("ascii"),)
+    return row
