@@ -380,6 +380,9 @@ def test_a_claim_between_the_two_statements_of_a_check(shop: Shop) -> None:
     event.listen(engine, "after_cursor_execute", claim)
     assert SQLAlchemyGuard(engine).write(MINE, ADD) == 1
     assert shop.total == 1
+    mark = shop.guard.mark("orders:1")
+    assert mark is not None
+    assert mark.seq == 1, "the write is not in the mark"
 
 
 @pytest.mark.thorough
