@@ -35,6 +35,10 @@ def check_client(client: object, wanted: tuple[type, type], coordinator: str) ->
         hint = "; for threads use RedisCoordinator or FencedLock"
     elif isinstance(client, str):
         hint = f"; write {package}.Redis.from_url(...)"
+    elif isinstance(client, (redis.ConnectionPool, redis.asyncio.ConnectionPool)):
+        hint = f"; write {package}.Redis(connection_pool=...)"
+    elif not hint:
+        hint = f"; write {package}.Redis(host=...)"
     raise TypeError(
         f"{coordinator} takes a {package}.Redis or a {package}.RedisCluster, "
         f"not {type(client).__module__}.{type(client).__name__}{hint}"

@@ -110,6 +110,7 @@ def may_end_the_transaction(query: object) -> bool:
         raise TypeError("write got a fence in the place of the query: pass the lease first, then the query")
     if type(query).__module__.partition(".")[0] == "sqlalchemy":
         raise TypeError(
-            f"write takes a query that psycopg executes, such as a str, not SQLAlchemy's {type(query).__name__}"
+            f"write takes a query that psycopg executes, such as a str, not SQLAlchemy's {type(query).__name__}; pass "
+            f"its SQL with %s for each value, or use SQLAlchemyGuard with an engine"
         )
     return True

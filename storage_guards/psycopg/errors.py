@@ -20,6 +20,8 @@ class PsycopgErrors(ErrorContext):
         if type(error).__module__.partition(".")[0] == "psycopg_pool":
             if message.endswith("is not open yet"):
                 return GuardNotEnforceable(f"{message}: call its open() before the guard is used")
+            if message.endswith("is already closed"):  # for ever: psycopg_pool opens no pool twice
+                return GuardNotEnforceable(f"{message}: give a guard a new pool, and close it after the last block")
             return self.unavailable(
                 f"the pool gave no connection to reach {self.subject}: {message}; psycopg's log says why"
             )

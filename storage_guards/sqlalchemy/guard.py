@@ -63,7 +63,8 @@ class SQLAlchemyGuard(SQLAlchemyBase, Operations):
         if hasattr(engine, "sync_engine"):
             raise TypeError("this is an AsyncEngine; use AsyncSQLAlchemyGuard")
         if not isinstance(engine, Engine):
-            raise TypeError(f"a SQLAlchemy Engine is needed, not {type(engine).__name__}; use create_engine()")
+            hint = "use create_engine(), or PsycopgGuard for a pool or connection of psycopg"
+            raise TypeError(f"a SQLAlchemy Engine is needed, not {type(engine).__name__}; {hint}")
         if engine.dialect.is_async:
             hint = "use create_async_engine() and AsyncSQLAlchemyGuard"
             raise TypeError(f"{engine.driver} is an asyncio driver; {hint}")

@@ -80,9 +80,8 @@ class AsyncSQLAlchemyGuard(SQLAlchemyBase, AsyncOperations):
         # SYNC: if hasattr(engine, "sync_engine"):
         # SYNC:     raise TypeError("this is an AsyncEngine; use AsyncSQLAlchemyGuard")
         if not isinstance(engine, AsyncEngine):
-            raise TypeError(
-                f"a SQLAlchemy AsyncEngine is needed, not {type(engine).__name__}; use create_async_engine()"
-            )
+            hint = "use create_async_engine(), or AsyncPsycopgGuard for a pool or connection of psycopg"
+            raise TypeError(f"a SQLAlchemy AsyncEngine is needed, not {type(engine).__name__}; {hint}")
         # SYNC: if engine.dialect.is_async:
         # SYNC:     hint = "use create_async_engine() and AsyncSQLAlchemyGuard"
         # SYNC:     raise TypeError(f"{engine.driver} is an asyncio driver; {hint}")

@@ -170,6 +170,8 @@ def test_clients_of_the_wrong_kind() -> None:
     assert_refused(TypeError, "for asyncio use AsyncRedisCoordinator", FencedLock, ASYNC_CLIENT, "r")
     assert_refused(TypeError, "for threads use RedisCoordinator", AsyncFencedLock, CLIENT, "r")
     assert_refused(TypeError, "write redis.Redis.from_url(...)", FencedLock, "redis://localhost", "r")
+    assert_refused(TypeError, "write redis.Redis(connection_pool=...)", RedisCoordinator, redis.ConnectionPool())
+    assert_refused(TypeError, "write redis.Redis(host=...)", RedisCoordinator, None)
     assert_refused(TypeError, "or create_engine(...) of SQLAlchemy", FencedLock, "sqlite:///locks.db", "r")
     assert_refused(TypeError, "write redis.asyncio.Redis.from_url(...)", AsyncFencedLock, "redis://localhost", "r")
     assert_refused(TypeError, "write redis.asyncio.Redis.from_url(...)", AsyncRedisCoordinator, "redis://localhost")

@@ -85,6 +85,22 @@ def test_a_pool_that_was_not_opened_is_told_to_be_opened() -> None:
         asyncio.run(AsyncPsycopgGuard(pools[1]).claim(MINE))
 
 
+def test_a_pool_that_was_closed_is_told_to_be_replaced() -> None:
+    """It is never opened again, so another attempt would fail as well."""
+
+    async def claim() -> None:
+        async with AsyncConnectionPool(NOWHERE, open=False, min_size=0, max_size=1) as pool:
+            guard = AsyncPsycopgGuard(pool)
+        await guard.claim(MINE)
+
+    with ConnectionPool(NOWHERE, open=False, min_size=0, max_size=1) as pool:
+        guard = PsycopgGuard(pool)
+    with pytest.raises(GuardNotEnforceable, match="already closed: give a guard a new pool"):
+        guard.claim(MINE)
+    with pytest.raises(GuardNotEnforceable, match="already closed: give a guard a new pool"):
+        asyncio.run(claim())
+
+
 def test_a_function_that_returns_something_else() -> None:
     def odd() -> Any:
         return 5
@@ -135,7 +151,7 @@ def test_arguments_in_the_wrong_order() -> None:
         guard.write("UPDATE orders SET total = 1", MINE)
     with pytest.raises(TypeError, match="lease first"):
         guard.write(MINE, MINE)
-    with pytest.raises(TypeError, match="such as a str, not SQLAlchemy's TextClause"):
+    with pytest.raises(TypeError, match="such as a str, not SQLAlchemy's TextClause; pass its SQL with %s"):
         guard.write(MINE, text("UPDATE orders SET total = 1"))
     with pytest.raises(TypeError, match="psycopg Connection"):
         guard.advance(MINE)
