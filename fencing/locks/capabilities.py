@@ -39,6 +39,23 @@ class RenewsGrants(Protocol):
 
 
 @runtime_checkable
+class RenewsSeveralTtls(Protocol):
+    """The capability to renew grants of several ttls in one request. Without it, each ttl takes one of its own.
+
+    Many ttls of one coordinator are then as cheap as one. It comes on top of ``RenewsGrants``.
+    """
+
+    def plan_renew_each(
+        self, grants: Sequence[Grant], settings: Sequence[Settings], *, deadline: float
+    ) -> Plan[Sequence[float | CoordinatorUnavailable | None]]:
+        """Do the same as ``plan_renew``, where each grant's lock gets the ttl of its own settings.
+
+        Args:
+            settings: of each grant, in their order.
+        """
+
+
+@runtime_checkable
 class RenewsSession(Protocol):
     """The capability of a session that holds all grants. The backend keeps it alive, so ``renew=False`` is refused."""
 

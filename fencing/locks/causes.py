@@ -12,7 +12,7 @@ from fencing.locks.settings import Settings
 
 STANDSTILL = 1 / 2
 """A delay of a renewal of this share of the ttl or more, on this side, is the cause of the loss. A lease survives
-shorter ones: its renewal is due after a third of the ttl."""
+shorter ones: its renewal is due before two fifths of the ttl are over."""
 
 
 def why_expired(backend: Backend, holding: Grant, now: float) -> str | None:

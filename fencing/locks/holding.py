@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,19 +11,23 @@ from typing import Any, Literal, Protocol
 from fencing.kernel import process
 from fencing.kernel.fence import MAX_NUMBER, Fence, check_number, granted_fence
 from fencing.kernel.waking import safe_lock
+from fencing.locks.grid import shared_moment
 from fencing.locks.settings import Settings
 
 End = Literal["released", "detached", "abandoned", "reclaimed"]
 Loss = Literal["expired", "gone", "stale"]
 
-THIRD = 1 / 3
-"""When a renewal is due, as a share of the ttl. Two more attempts fit in before the lease is over."""
+RENEWED_AFTER = (0.3, 0.4)
+"""When a renewal is due, as shares of the ttl. At least one more attempt fits in before the lease is over."""
+
+RETRIED_AFTER = (0.045, 0.07)
+"""When a renewal that got no answer is tried again, as shares of the ttl."""
+
+WATCHED_BEFORE = 1 / 30
+"""How long before its deadline, at most, a lease that is not renewed is looked at, as a share of the ttl."""
 
 _lock: Any
 """Of each deadline that is raised or lowered, and the requests that decide it: for a moment, without I/O."""
-
-RETRY_SHARE = 1 / 20
-JITTER = 0.1
 
 
 @dataclass(slots=True, eq=False)
@@ -124,13 +127,14 @@ class Grant:
         """The next moment at which it must be checked: when its renewal is due, or shortly before its deadline."""
         if self.due is not None and self.due < self.deadline:
             return self.due
-        return self.deadline // self.settings.tick_seconds * self.settings.tick_seconds
+        assert self.settings.ttl is not None
+        return shared_moment(self.deadline - self.settings.ttl * WATCHED_BEFORE, self.deadline)
 
     @property
     def due_at(self) -> float | None:
-        """The moment at which its renewal is, or will be, due; None: none is."""
+        """The moment at which its renewal is due, or at which it will be due at the latest; None: none is."""
         if self._ref is None and self.settings.renew and self.settings.ttl is not None:  # young
-            return self.granted_at + self.settings.ttl * THIRD
+            return self.granted_at + self.settings.ttl * RENEWED_AFTER[1]
         return self.due
 
     @property
@@ -188,7 +192,7 @@ class Grant:
             return
         self._alive = alive
         if self.due is None and self.settings.renew:
-            self.due = self._next_due(self.granted_at, THIRD)
+            self.due = self._next_due(self.granted_at, RENEWED_AFTER)
         ref = weakref.ref(self, alive.discard)
         alive.add(ref)
         self._ref = ref  # last: if this is interrupted, the next call does all of it
@@ -239,7 +243,7 @@ class Grant:
         if now < self.deadline:
             self.renewed_at, self.unanswered_since, self.late = now, None, 0.0
         if self.settings.renew:
-            self.due = self._next_due(now, THIRD)
+            self.due = self._next_due(now, RENEWED_AFTER)
 
     def ask(self, now: float) -> None:
         """Note that its renewal, which is due, begins."""
@@ -251,14 +255,13 @@ class Grant:
 
     def not_renewed(self, now: float) -> None:
         """Note that a renewal got no answer. The next attempt is due soon."""
-        self.due = self._next_due(now, RETRY_SHARE)
+        self.due = self._next_due(now, RETRIED_AFTER)
 
-    def _next_due(self, now: float, share: float) -> float | None:
+    def _next_due(self, now: float, after: tuple[float, float]) -> float | None:
         settings = self.settings
         if settings.ttl is None:
             return None
-        tick = settings.tick_seconds
-        due = (now + settings.ttl * share * (1 - JITTER + 2 * JITTER * random.random())) // tick * tick + tick
+        due = shared_moment(now + settings.ttl * after[0], now + settings.ttl * after[1])
         if settings.max_lifetime is not None and due > self.first_granted_at + settings.max_lifetime:
             return None
         return due

@@ -24,7 +24,7 @@ from fencing.kernel.errors import (
 )
 from fencing.kernel.fence import Fence, new_token
 from fencing.locks.backend import Backend, ForcedRelease, Holder, Place, Taken, Undecided
-from fencing.locks.capabilities import RenewsGrants
+from fencing.locks.capabilities import RenewsGrants, RenewsSeveralTtls
 from fencing.locks.causes import plan_why_gone
 from fencing.locks.holding import Grant, GrantOrFence
 from fencing.locks.long_waits import WARNING_SECONDS, LongWait, begin_wait
@@ -378,16 +378,20 @@ def renew(backend: Backend, grant: Grant, settings: Settings) -> Plan[float]:
 
 
 def renew_together(backend: RenewsGrants, batch: Sequence[Grant], attempt_seconds: float) -> Plan[None]:
-    """Renew leases of one ttl in one request. Each is then renewed, lost, or due again soon.
+    """Renew leases in one request. Each is then renewed, lost, or due again soon.
 
     Args:
-        batch: at most ``max_renewals`` of the backend.
+        batch: at most ``max_renewals`` of the backend, of one ttl unless it has ``RenewsSeveralTtls``.
         attempt_seconds: the time limit, so that a lost request does not use up the time of others.
     """
-    settings = batch[0].settings  # a renewal uses only the ttl
+    settings = batch[0].settings
     attempt_deadline = backend.clock() + min(settings.attempt_seconds, attempt_seconds)
     try:
-        deadlines = yield from backend.plan_renew(batch, settings, deadline=attempt_deadline)
+        if isinstance(backend, RenewsSeveralTtls):
+            each_settings = [each.settings for each in batch]
+            deadlines = yield from backend.plan_renew_each(batch, each_settings, deadline=attempt_deadline)
+        else:
+            deadlines = yield from backend.plan_renew(batch, settings, deadline=attempt_deadline)
     except CoordinatorUnavailable:
         now = backend.clock()
         for each in batch:

@@ -24,6 +24,7 @@ from fencing.kernel.timer import LINGER_SECONDS, CallAt, timer
 from fencing.kernel.workers import PerLoop
 from fencing.locks import plans
 from fencing.locks.backend import Backend
+from fencing.locks.capabilities import RenewsSeveralTtls
 from fencing.locks.causes import why_expired
 from fencing.locks.holding import Grant
 from fencing.locks.lanes import MOST_AT_ONCE, LoopLane, ThreadLane, by_lane
@@ -70,13 +71,14 @@ class _Calendar:
 class _Renewal:
     """The part that sync and async share: the calendar of the holdings.
 
-    Moments lie on a grid, so one call of the timer serves many leases. A lock that is released while it is young never
-    gets a moment. A deadline is only watched if the holding is near it, or waits for a renewal.
+    Leases share moments: see ``fencing/locks/grid.py``. So one call of the timer serves many. A lock that is released
+    while it is young never gets a moment. A deadline is only watched if the holding is near it, or waits for a renewal.
     """
 
     def __init__(self, backend: Backend) -> None:
         self._backend: Any = backend  # has plan_renew, or else no renewal is ever due
         self._clock = backend.clock
+        self._mixes_ttls = isinstance(backend, RenewsSeveralTtls)
         self._own_timer: CallAt | None = getattr(backend.clock, "call_at", None)
         self._closed = False
         self._reset()
@@ -246,10 +248,10 @@ class Renewal(_Renewal):
         self._lanes: dict[float, ThreadLane] = {}
 
     def _submit(self, holdings: list[Grant]) -> None:
-        for tick_seconds, those in by_lane(holdings):
-            lane = self._lanes.get(tick_seconds)
+        for lane_ttl, those in by_lane(holdings):
+            lane = self._lanes.get(lane_ttl)
             if lane is None:
-                lane = self._lanes.setdefault(tick_seconds, ThreadLane(tick_seconds))
+                lane = self._lanes.setdefault(lane_ttl, ThreadLane(lane_ttl, mixes_ttls=self._mixes_ttls))
             with lane.lock:
                 for holding in those:
                     lane.add(holding)
@@ -349,10 +351,10 @@ class AsyncRenewal(_Renewal):
         return False
 
     def _add(self, holdings: list[Grant]) -> None:
-        for tick_seconds, those in by_lane(holdings):
-            lane = self._lanes.get(tick_seconds)
+        for lane_ttl, those in by_lane(holdings):
+            lane = self._lanes.get(lane_ttl)
             if lane is None:
-                lane = self._lanes[tick_seconds] = LoopLane(tick_seconds)
+                lane = self._lanes[lane_ttl] = LoopLane(lane_ttl, mixes_ttls=self._mixes_ttls)
             for task in [each for each in lane.running if each.done() or each.get_loop().is_closed()]:
                 self._done(lane, task)  # its loop was ended before that was called
             for holding in those:

@@ -24,10 +24,6 @@ DRIFT_SECONDS = 0.002
 Redis' expiry in whole milliseconds. The values are those of the reference implementations (clock drift):
 https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/"""
 
-TICKS_PER_TTL = 60
-"""The minimum number of moments per ttl; at most twice as many. Renewals are due on this grid, so that leases are
-renewed together."""
-
 TRY_SECONDS = 1.0
 """The time limit of one request of a call that tries once, and of its claims, however long the ttl is."""
 
@@ -116,9 +112,8 @@ class Settings:
     """The time limit of a request with its retries, where the caller gave no deadline: two attempts."""
     believed_seconds: float = field(init=False, repr=False, compare=False)
     """How long a grant is believed to last from the moment at which its request was sent."""
-    tick_seconds: float = field(init=False, repr=False, compare=False)
-    """The distance of the moments at which renewals are due: a power of two, so that locks with similar ttls share
-    them."""
+    lane_ttl: float = field(init=False, repr=False, compare=False)
+    """The shortest ttl of the locks that are renewed together with this one: the power of two up to its own."""
     milliseconds: int | str = field(init=False, repr=False, compare=False)
     """The ttl as an argument of Redis, rounded up; empty: it never expires."""
 
@@ -129,8 +124,7 @@ class Settings:
         object.__setattr__(self, "request_seconds", 2 * attempt_seconds)
         believed_seconds = math.inf if self.ttl is None else self.ttl * (1 - DRIFT_FACTOR) - DRIFT_SECONDS
         object.__setattr__(self, "believed_seconds", believed_seconds)
-        tick_seconds = math.ldexp(0.5, math.frexp((self.ttl or 1.0) / TICKS_PER_TTL)[1])
-        object.__setattr__(self, "tick_seconds", tick_seconds)
+        object.__setattr__(self, "lane_ttl", math.ldexp(0.5, math.frexp(self.ttl or 1.0)[1]))
         object.__setattr__(self, "milliseconds", "" if self.ttl is None else math.ceil(self.ttl * 1000))
 
     def for_one_try(self) -> Settings:

@@ -84,10 +84,19 @@ class MemoryPlans(Backend):
         self, grants: Sequence[Grant], settings: Settings, *, deadline: float
     ) -> Plan[Sequence[float | None]]:
         """Give each grant's lock its full ttl again: see ``RenewsGrants`` in ``fencing/locks/capabilities.py``."""
-        until = settings.deadline(self.clock())
-        asked = [(grant.resource, grant.token, grant.number) for grant in grants]
-        renewed = yield Request("renew", (_seconds(settings), asked))
-        return [until if ok else None for ok in renewed]
+        return self.plan_renew_each(grants, [settings] * len(grants), deadline=deadline)
+
+    def plan_renew_each(
+        self, grants: Sequence[Grant], settings: Sequence[Settings], *, deadline: float
+    ) -> Plan[Sequence[float | None]]:
+        """Give each grant's lock the ttl of its own settings: see ``RenewsSeveralTtls``."""
+        sent_at = self.clock()
+        asked = [
+            (grant.resource, grant.token, grant.number, _seconds(its))
+            for grant, its in zip(grants, settings, strict=True)
+        ]
+        renewed = yield Request("renew", (asked,))
+        return [its.deadline(sent_at) if ok else None for its, ok in zip(settings, renewed, strict=True)]
 
     def plan_release(self, grant: GrantOrFence, settings: Settings, *, deadline: float) -> Plan[bool]:
         freed: bool = yield Request("release", (grant.resource, grant.token))

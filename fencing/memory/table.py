@@ -142,9 +142,9 @@ class LockTable:
         forced = self._forced.get(resource)
         return forced.owner if forced is not None and forced.token == token else None
 
-    def _renew(self, now: float, ttl: float, grants: Sequence[tuple[str, str, int]]) -> list[bool]:
+    def _renew(self, now: float, grants: Sequence[tuple[str, str, int, float]]) -> list[bool]:
         renewed = []
-        for resource, token, number in grants:
+        for resource, token, number, ttl in grants:
             held = self._held.get(resource)
             is_held = held is not None and (held.token, held.number) == (token, number)
             renewed.append(is_held)

@@ -197,6 +197,11 @@ def _acquire_keys(resource: str) -> tuple[str, ...]:
     return (names.lock, names.holder, names.counter, names.queue, names.listeners)
 
 
+def record_start(number: int, token: str) -> str:
+    """Return the words with which the holder record of a grant begins: see ``lua/common.lua``."""
+    return f"{number} {token} "
+
+
 def release_keys(resource: str) -> tuple[str, ...]:
     """Return the keys of the scripts that release a lock."""
     names = keys_of(resource)

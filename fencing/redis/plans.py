@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from operator import attrgetter
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from fencing.kernel.effects import GiveWay, Plan, Shielded
@@ -25,6 +26,7 @@ from fencing.redis.calls import (
     call_without_token,
     form_of,
     queue_call,
+    record_start,
     release_call,
     release_keys,
     scan_call,
@@ -53,11 +55,11 @@ class Packed(NamedTuple):
     """The data of a grant that each renewal sends, packed."""
 
     keys: Keys
-    args: bytes  # token and number
+    args: bytes  # the token, and the beginning of the record
 
     @classmethod
     def of(cls, grant: Grant) -> Packed:
-        return cls(keys_of(grant.resource), bulks((grant.token, grant.number)))
+        return cls(keys_of(grant.resource), bulks((grant.token, record_start(grant.number, grant.token))))
 
 
 class RedisPlans(Backend):
@@ -198,26 +200,33 @@ class RedisPlans(Backend):
         self, grants: Sequence[Grant], settings: Settings, *, deadline: float
     ) -> Plan[Sequence[float | CoordinatorUnavailable | None]]:
         """Give each grant's lock its full ttl again: see ``RenewsGrants`` in ``fencing/locks/capabilities.py``."""
+        return (yield from self.plan_renew_each(grants, [settings] * len(grants), deadline=deadline))
+
+    def plan_renew_each(
+        self, grants: Sequence[Grant], settings: Sequence[Settings], *, deadline: float
+    ) -> Plan[Sequence[float | CoordinatorUnavailable | None]]:
+        """Give each grant's lock the ttl of its own settings: see ``RenewsSeveralTtls``."""
         for grant in grants:
             if grant.kept is None:
                 grant.kept = Packed.of(grant)
         about = grants[0].resource if len(grants) == 1 else f"{len(grants)} leases"
+        patience = min(settings, key=attrgetter("attempt_seconds"))
         if self.spans_slots:
-            return (yield from self._plan_renew_slots(grants, about, settings, deadline))
-        answer = yield from self._plan_call(_renew_call(grants, settings), about, settings, deadline)
-        return _renewed(answer, len(grants), settings, about)
+            return (yield from self._plan_renew_slots(grants, settings, about, patience, deadline))
+        answer = yield from self._plan_call(_renew_call(grants, settings), about, patience, deadline)
+        return _renewed(answer, settings, about)
 
     def _plan_renew_slots(
-        self, grants: Sequence[Grant], about: str, settings: Settings, deadline: float
+        self, grants: Sequence[Grant], settings: Sequence[Settings], about: str, patience: Settings, deadline: float
     ) -> Plan[Sequence[float | CoordinatorUnavailable | None]]:
         groups = by_slot([grant.kept.keys.slot for grant in grants])
-        calls = [_renew_call([grants[i] for i in group], settings) for group in groups]
-        is_brief = deadline - self.clock() <= settings.attempt_seconds  # the leases are due again soon
-        answers = yield from plan_calls(self, calls, about, settings, deadline, is_brief=is_brief)
+        calls = [_renew_call([grants[i] for i in group], [settings[i] for i in group]) for group in groups]
+        is_brief = deadline - self.clock() <= patience.attempt_seconds  # the leases are due again soon
+        answers = yield from plan_calls(self, calls, about, patience, deadline, is_brief=is_brief)
         results: list[float | CoordinatorUnavailable | None] = [None] * len(grants)
         for group, answer in zip(groups, answers, strict=True):
             if isinstance(answer, Answer):
-                renewed: Sequence[Any] = _renewed(answer, len(group), settings, about)
+                renewed: Sequence[Any] = _renewed(answer, [settings[i] for i in group], about)
             else:
                 renewed = [answer] * len(group)
             for i, result in zip(group, renewed, strict=True):
@@ -416,23 +425,32 @@ def _grant(reply: Any, resource: str, token: str, settings: Settings, sent_at: f
         raise _odd(reply, resource) from None
 
 
-def _renew_call(grants: Sequence[Grant], settings: Settings) -> Call:
+def _renew_call(grants: Sequence[Grant], settings: Sequence[Settings]) -> Call:
     """Return the call that renews grants whose data is packed already."""
     parts: list[Packed] = [grant.kept for grant in grants]
+    ttls = [each.milliseconds for each in settings]
     keys = tuple(key for part in parts for key in (part.keys.lock, part.keys.holder))
-    ttl = settings.milliseconds
-    args = (ttl, *(value for grant in grants for value in (grant.token, grant.number)))
-    packed = b"".join([*[part.keys.packed for part in parts], bulk(ttl), *[part.args for part in parts]])
-    return call_without_token(RENEW, keys, args, packed)
+    args = tuple(
+        value
+        for grant, ttl in zip(grants, ttls, strict=True)
+        for value in (ttl, grant.token, record_start(grant.number, grant.token))
+    )
+    packed_ttls = {ttl: bulk(ttl) for ttl in set(ttls)}
+    packed = [part.keys.packed for part in parts]
+    for part, ttl in zip(parts, ttls, strict=True):
+        packed += packed_ttls[ttl], part.args
+    return call_without_token(RENEW, keys, args, b"".join(packed))
 
 
-def _renewed(answer: Answer, count: int, settings: Settings, about: str) -> list[float | None]:
+def _renewed(answer: Answer, settings: Sequence[Settings], about: str) -> list[float | None]:
     """Return the deadlines that the answer to a renewal names."""
-    believed_until = settings.deadline(answer.sent_at)
     renewed: bytes = answer.value
-    if len(renewed) != count:
+    if len(renewed) != len(settings):
         raise _odd(renewed, about)
-    return [believed_until if result == RENEWED else None for result in renewed]
+    return [
+        each.deadline(answer.sent_at) if result == RENEWED else None
+        for each, result in zip(settings, renewed, strict=True)
+    ]
 
 
 def _is_key_forbidden(error: CoordinatorUnavailable) -> bool:

@@ -42,7 +42,7 @@ def command_of(*words: str, replies: tuple[type, ...]) -> Script:
 
 
 ACQUIRE = load("acquire_free", "common", "queue", "acquire", replies=(bytes, list))
-RENEW = load("renew_one", "grant", "renew", replies=(bytes,))
+RENEW = load("grant", "renew", replies=(bytes,))
 RELEASE = load("release_alone", "common", "queue", "release", replies=(int,))
 RELEASE_SEVERAL = load("common", "queue", "release_several", replies=(bytes,))
 REMINT = load("common", "grant", "remint", replies=(bytes, list))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from fencing.redis.calls import Arguments, Call, Form, call_without_token, form_of, release_keys, size_of
+from fencing.redis.calls import Arguments, Call, Form, call_without_token, form_of, record_start, release_keys, size_of
 from fencing.redis.keys import keys_of
 from fencing.redis.resp import bulks, script_call
 from fencing.redis.scripts import HOLDER, RELEASE, RELEASE_SEVERAL, Script
@@ -99,10 +99,17 @@ def _grant_form(
     return keys, form.head, form.tail, form.listener
 
 
-def renew_call(grants: Sequence[Any], milliseconds: int | str) -> Call:
-    """Return the call that renews these grants, or confirms a fence: whatever has a resource, a number and a token."""
+def renew_call(grants: Sequence[Any], milliseconds: Sequence[int | str]) -> Call:
+    """Return the call that renews these grants, or confirms a fence: whatever has a resource, a number and a token.
+
+    ``milliseconds``: the ttl of each.
+    """
     keys = (*(key for grant in grants for key in keys_of(grant.resource)[:3]), *MEMBER_KEYS)
-    args: tuple[Any, ...] = (milliseconds, *(value for grant in grants for value in (grant.token, grant.number)))
+    args: tuple[Any, ...] = tuple(
+        value
+        for grant, ttl in zip(grants, milliseconds, strict=True)
+        for value in (ttl, grant.token, record_start(grant.number, grant.token))
+    )
     return _member_call(RENEW, keys, args)
 
 

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from operator import attrgetter
 from typing import Any, ClassVar, Literal
 
 from fencing.kernel.effects import Plan, Sleep
@@ -177,15 +178,25 @@ class RedlockPlans(Backend):
         self, grants: Sequence[Grant], settings: Settings, *, deadline: float
     ) -> Plan[Sequence[float | None]]:
         """Give each grant's lock its full ttl again: see ``RenewsGrants`` in ``fencing/locks/capabilities.py``."""
+        return (yield from self.plan_renew_each(grants, [settings] * len(grants), deadline=deadline))
+
+    def plan_renew_each(
+        self, grants: Sequence[Grant], settings: Sequence[Settings], *, deadline: float
+    ) -> Plan[Sequence[float | None]]:
+        """Give each grant's lock the ttl of its own settings: see ``RenewsSeveralTtls``."""
         about = grants[0].resource if len(grants) == 1 else f"{len(grants)} leases"
-        answer = yield from self._plan_answer(renew_call(grants, settings.milliseconds), about, settings, deadline)
+        call = renew_call(grants, [its.milliseconds for its in settings])
+        patience = min(settings, key=attrgetter("attempt_seconds"))
+        answer = yield from self._plan_answer(call, about, patience, deadline)
         self._check_settings(answer.value)
         decided = decide_renewals(answer.value, len(grants), self.quorum)
         if all(each is None for each in decided):
             raise self._too_few(answer.value, about)
-        until = settings.deadline(answer.sent_at)
         # Without enough replies the lease keeps its deadline, and is due again.
-        return [until if each else None if each is False else -math.inf for each in decided]
+        return [
+            its.deadline(answer.sent_at) if each else None if each is False else -math.inf
+            for its, each in zip(settings, decided, strict=True)
+        ]
 
     def plan_release(self, grant: GrantOrFence, settings: Settings, *, deadline: float) -> Plan[bool]:
         sent_at = self.clock()
@@ -402,7 +413,7 @@ class RedlockPlans(Backend):
 
     def _plan_confirm(self, decision: Confirm, resource: str, token: str, settings: Settings) -> Plan[Decision]:
         """Raise the lower numbers to the highest one, where the lock is still the token's."""
-        call = renew_call([Fence(resource, decision.number, token)], settings.milliseconds)
+        call = renew_call([Fence(resource, decision.number, token)], [settings.milliseconds])
         needed = self.quorum - decision.agreed
         replies: Replies = yield self._fanout(call, decision.nodes, quorum=needed, least=0)
         confirmed = sum(reply == b"r" for reply in replies)

@@ -16,7 +16,15 @@ from fencing.kernel.errors import (
 )
 from fencing.kernel.fence import Fence, new_token
 from fencing.locks import plans
-from fencing.locks.capabilities import CountsWaiters, ListsHolders, OneOfManyWins, RenewsGrants
+from fencing.locks.capabilities import (
+    CountsWaiters,
+    ListsHolders,
+    OneOfManyWins,
+    RenewsGrants,
+    RenewsSeveralTtls,
+    TtlPerLock,
+)
+from fencing.locks.settings import Settings
 from fencing.testing.base import CoordinatorTests, has_capability
 
 AWKWARD_ENDS = ("", " ", "  ", "ü", "u\u0308", "{tag}:x", "{}{x", "}{", 'quo"te\\', "\n", "\U0001f512", "x" * 480)
@@ -242,6 +250,25 @@ class Grants(CoordinatorTests):
         assert all(until > grants[-1].deadline for until in renewed if until is not None)
         for grant in grants:
             self._plan(coordinator, plans.release(coordinator._backend, grant, coordinator._backend.settings))
+
+    def test_leases_of_several_ttls_are_renewed_in_one_request(self) -> None:
+        """Each gets its own; what a lease is believed to have is what its lock has."""
+        coordinator = self._make()
+        if not all(has_capability(coordinator, each) for each in (RenewsGrants, RenewsSeveralTtls, TtlPerLock)):
+            return
+        ttl = coordinator._backend.settings.ttl
+        locks = [coordinator.lock(self._name(), ttl=ttl / 2, renew=False) for _ in range(3)]
+        leases = [self.call(lock.acquire) for lock in locks]
+        settings = [Settings(ttl=share * ttl) for share in (0.5, 1, 0.7)]
+        plan = coordinator._backend.plan_renew_each(
+            [lease._holding for lease in leases], settings, deadline=coordinator._backend.clock() + 5
+        )
+        renewed = self._plan(coordinator, plan)
+        assert renewed[1] > renewed[2] > renewed[0] > coordinator._backend.clock()
+        left = [self.call(lock.holder).remaining for lock in locks]
+        assert left[0] <= ttl / 2 < left[2] <= 0.7 * ttl < left[1] <= ttl
+        for lease in leases:
+            self.call(lease.release)
 
     def test_renewal_never_takes_a_lock_that_is_gone(self) -> None:
         def story() -> None:

@@ -149,7 +149,8 @@ class Node(SimulatedRedis):
         results = []
         for i in range((len(keys) - 4) // 3):
             lock, holder, counter = keys[3 * i : 3 * i + 3]
-            token, number = args[2 * i + 1], args[2 * i + 2]
+            ttl, token, start = args[3 * i : 3 * i + 3]
+            number = start.split(b" ")[0]
             if self._read(lock) != token:
                 results.append(b"g")
                 continue
@@ -161,8 +162,8 @@ class Node(SimulatedRedis):
             if own != number:
                 self.set(holder, b"%b %b %b %b" % (number, token, granted or b"%d" % self.clock_us, owner or b""))
                 self._raise_numbers(counter, int(number))
-            self.pexpire(lock, args[0])
-            self.pexpire(holder, args[0])
+            self.pexpire(lock, ttl)
+            self.pexpire(holder, ttl)
         return b"".join(results)
 
     def _is_newer(self, own: bytes, number: bytes) -> bool:

@@ -119,11 +119,13 @@ ALL = SAFE | DEEP | LARGE
 class BelievesFromTheReply(RedlockPlans):
     """A renewal whose time counts from its reply."""
 
-    def plan_renew(
-        self, grants: Sequence[Grant], settings: Settings, *, deadline: float
+    def plan_renew_each(
+        self, grants: Sequence[Grant], settings: Sequence[Settings], *, deadline: float
     ) -> Plan[Sequence[float | None]]:
-        renewed = yield from super().plan_renew(grants, settings, deadline=deadline)
-        return [None if each is None else settings.deadline(self.clock()) for each in renewed]
+        renewed = yield from super().plan_renew_each(grants, settings, deadline=deadline)
+        return [
+            None if until is None else its.deadline(self.clock()) for its, until in zip(settings, renewed, strict=True)
+        ]
 
 
 class NoConfirm(RedlockPlans):

@@ -191,7 +191,8 @@ class ComparesTokens(SimulatedRedis):
     def _renew(self, keys: Sequence[str], args: Sequence[bytes]) -> Reply:
         given = list(args)
         for i in range(len(keys) // 2):
-            given[2 * i + 2] = _record(self, keys[2 * i + 1], given[2 * i + 2])
+            number, _, rest = given[3 * i + 2].partition(b" ")
+            given[3 * i + 2] = _record(self, keys[2 * i + 1], number) + b" " + rest
         return super()._renew(keys, given)
 
     def _remint(self, keys: Sequence[str], args: Sequence[bytes]) -> Reply:

@@ -289,7 +289,7 @@ class SimulatedRedis:
             number = self._granted_before(keys, args[0], args[1])
             if number is not None:
                 return number
-        elif holder != args[5] or not _is_of_grant(self.get(keys[1]), args[5], args[6]):
+        elif holder != args[5] or not _is_of_grant(self.get(keys[1]), args[5], args[6] + b" " + args[5] + b" "):
             return (b"gone",)
         return self._mint(keys, args)
 
@@ -320,12 +320,12 @@ class SimulatedRedis:
     def _renew(self, keys: Sequence[str], args: Sequence[bytes]) -> Reply:
         results = []
         for i in range(len(keys) // 2):
-            lock, holder, token, number = keys[2 * i], keys[2 * i + 1], args[2 * i + 1], args[2 * i + 2]
+            (lock, holder), (ttl, token, own) = keys[2 * i : 2 * i + 2], args[3 * i : 3 * i + 3]
             if self._read(lock) == token:
-                if _is_of_grant(self._read(holder), token, number):
+                if _is_of_grant(self._read(holder), token, own):
                     results.append(b"r")
-                    self.pexpire(lock, args[0])
-                    self.pexpire(holder, args[0])
+                    self.pexpire(lock, ttl)
+                    self.pexpire(holder, ttl)
                 else:
                     results.append(b"o")
             else:
@@ -526,8 +526,8 @@ def _floors(args: Sequence[bytes]) -> tuple[float, bytes]:
     return (float(args[3]), args[4]) if len(args) > 3 else (0.0, b"1")
 
 
-def _is_of_grant(record: bytes | None, token: bytes, number: bytes) -> bool:
-    if record is None or record.startswith(number + b" " + token + b" "):
+def _is_of_grant(record: bytes | None, token: bytes, own: bytes) -> bool:
+    if record is None or record.startswith(own):
         return True
     return not record.startswith(b"offer ") and b" " + token + b" " not in record
 

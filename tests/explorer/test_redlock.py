@@ -138,7 +138,7 @@ def _random_call(chance: random.Random, step: int, node: Node) -> tuple[str, lis
     if script == "renew":
         if chance.random() < 0.5:
             token = (node.get(names.lock) or b"nobody").decode()
-        return script, keys, [60_000, token, number, words]
+        return script, keys, [60_000, token, f"{number} {token} ", words]
     more: list[str | int] = []
     if script == "remint":
         more = [other, number]

@@ -220,8 +220,11 @@ def random_arguments(chance: random.Random, script: str, before: Snapshot) -> tu
     numbers: list[str | int] = [5, 7, *(record.split(" ")[0] for record in records)]
     if script == "renew":
         many = [keys_of(chance.choice(RESOURCES)) for _ in range(chance.randint(1, 3))]
-        pairs: list[str | int] = [value for _ in many for value in (chance.choice(TOKENS), chance.choice(numbers))]
-        return [key for its in many for key in (its.lock, its.holder)], [chance.choice(TTLS[1:]), *pairs]
+        args = []
+        for _ in many:
+            token = chance.choice(TOKENS)
+            args += [chance.choice(TTLS[1:]), token, f"{chance.choice(numbers)} {token} "]
+        return [key for its in many for key in (its.lock, its.holder)], args
     listener = chance.choice(["", *LISTENERS, *LISTENERS])
     if script == "release":
         return [keys.lock, keys.holder, keys.queue, keys.listeners], [token, listener] if listener else [token]

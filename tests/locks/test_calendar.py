@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import weakref
 from collections.abc import Callable
 from functools import partial
@@ -68,6 +69,59 @@ def test_leases_of_one_moment_share_a_few_calls() -> None:
     assert set(calendar.submitted) == set(holdings)
     assert len(calendar.submitted) == 1000
     assert len(calendar.calls) < 15, "and so do their deadlines"
+
+
+class Answering(Calendar):
+    """A calendar whose renewals are answered a few milliseconds later, and noted: the moments, and how late each is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.moments: set[float] = set()
+        self.shares: list[float] = []
+
+    def hold_for(self, name: str, ttl: float) -> Grant:
+        holding = Grant(name, 7, "t" * 22, self.now + ttl * 0.98)
+        holding.begin(Settings(ttl=ttl), self.now)
+        self.track(holding)
+        return holding
+
+    def _submit(self, holdings: list[Grant]) -> None:
+        self.moments.add(self.now)
+        answered_at = self.now + 0.003
+        for holding in holdings:
+            assert holding.settings.ttl is not None
+            self.shares.append((self.now - holding.renewed_at) / holding.settings.ttl)
+            holding.renewed(self.now + holding.settings.ttl * 0.98, answered_at)
+            self._schedule(holding)
+
+
+@pytest.mark.parametrize(("ttl", "most"), [(10.0, 1.0), (9.9, 2.0), (5.1, 2.0), (19.9, 1.0)])
+def test_a_hundred_leases_share_a_few_moments(ttl: float, most: float) -> None:
+    """However spread the grants are. Each is renewed after 0.3 of its ttl, and before 0.4 of it are over."""
+    calendar, chance = Answering(), random.Random(7)
+    held = []
+    for number in range(100):
+        held.append(calendar.hold_for(f"r{number}", ttl))
+        calendar.wait(chance.uniform(0, 2 * ttl / 100))
+    calendar.wait(2 * ttl)
+    began = calendar.now
+    calendar.moments.clear()
+    calendar.wait(4 * ttl)
+    assert len(calendar.moments) <= most * (calendar.now - began) + 1
+    assert len(calendar.moments) <= 20 * 4 + 1, "twenty a ttl, whatever that is"
+    assert all(0.3 <= share <= 0.4 for share in calendar.shares)
+    assert len(calendar.shares) > 100 * 6 / 0.41
+    assert not any(each.has_ended for each in held)
+
+
+def test_leases_of_similar_ttls_share_moments_too() -> None:
+    calendar = Answering()
+    held = [calendar.hold_for(f"r{number}", 10 + number / 20) for number in range(100)]
+    calendar.wait(20)
+    calendar.moments.clear()
+    calendar.wait(60)
+    assert len(calendar.moments) <= 60 + 1
+    assert not any(each.has_ended for each in held)
 
 
 def test_a_lease_that_has_ended_is_not_renewed() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from fencing import CoordinatorUnavailable, Fence, GuardUnavailable, LeaseLost, Mark, StaleFence
 from fencing.locks import plans
-from fencing.locks.holding import THIRD
+from fencing.locks.holding import RENEWED_AFTER
 from fencing.testing.base import AsyncScriptedGuard, ScriptedGuard
 from storage_guards import AsyncMemoryGuard, MemoryGuard
 from tests.support.blocks import block, done, play
@@ -115,8 +115,8 @@ def test_max_lifetime_counts_from_the_first_grant(side: MemorySide) -> None:
     first = side.call(lease.reclaim)
     second = side.call(first.reclaim)
     for each in (first, second):
-        assert each._holding._next_due(granted_at + 10, THIRD) is not None
-        assert each._holding._next_due(granted_at + 18, THIRD) is None, "20 seconds after the first grant"
+        assert each._holding._next_due(granted_at + 10, RENEWED_AFTER) is not None
+        assert each._holding._next_due(granted_at + 18, RENEWED_AFTER) is None, "20 seconds after the first grant"
     assert side.call(second.release) is True
 
 

@@ -248,15 +248,15 @@ def test_an_unforeseen_error_is_logged_and_renewal_continues(
 ) -> None:
     coordinator = side.coordinator(ttl=TTL)
     lease = side.call(coordinator.acquire, "r")
-    plan_renew = coordinator._backend.plan_renew
+    plan_renew_each = coordinator._backend.plan_renew_each
     failures = iter([True, True])
 
     def failing(*args: Any, **options: Any) -> Any:
         if next(failures, False):
             raise ZeroDivisionError("unforeseen")
-        return plan_renew(*args, **options)
+        return plan_renew_each(*args, **options)
 
-    monkeypatch.setattr(coordinator._backend, "plan_renew", failing)
+    monkeypatch.setattr(coordinator._backend, "plan_renew_each", failing)
     side.clock.advance(STEP)
     side.wait_until(lambda: "unforeseen" in caplog.text and lease._holding.due is not None)
     side.clock.advance(1)
@@ -358,8 +358,9 @@ def test_one_thread_of_a_lane_renews_all_where_no_other_can_be_started(monkeypat
 
     monkeypatch.setattr(Worker, "wake", failing)
     clock = ManualClock()
-    with MemoryCoordinator(clock=clock) as coordinator:
-        leases = [coordinator.lock(str(i), ttl=TTL + i / 100).acquire() for i in range(10)]
+    with MemoryCoordinator(clock=clock, ttl=TTL) as coordinator:
+        coordinator._backend.max_renewals = 1
+        leases = [coordinator.acquire(str(i)) for i in range(10)]
         for _ in range(3):
             clock.advance(STEP)
             wait_until(lambda: all(lease.remaining() > TTL - STEP for lease in leases))
@@ -492,7 +493,7 @@ class Gate:
         perform = coordinator._backend.perform
 
         def is_held(effect: Any) -> bool:
-            return effect.operation == "renew" and any(resource in names for resource, _, _ in effect.arguments[1])
+            return effect.operation == "renew" and any(asked[0] in names for asked in effect.arguments[0])
 
         def perform_held(effect: Any) -> Any:
             if is_held(effect):
@@ -511,10 +512,11 @@ class Gate:
 
 def test_a_short_lease_does_not_wait_for_the_requests_of_long_ones(side: MemorySide) -> None:
     coordinator = side.coordinator(ttl=TTL)
+    coordinator._backend.max_renewals = 1
     names = [str(i) for i in range(MOST_AT_ONCE + 2)]
     gate = Gate(side, coordinator, *names)
     short = side.call(coordinator.acquire, "short")
-    long = [side.call(coordinator.lock(name, ttl=3 * TTL + i / 100).acquire) for i, name in enumerate(names)]
+    long = [side.call(coordinator.lock(name, ttl=3 * TTL).acquire) for name in names]
     for _ in range(3):
         pass_a_renewal(side, short)
     side.wait_until(lambda: gate.waiting == MOST_AT_ONCE)  # the clock stands still meanwhile
@@ -526,10 +528,11 @@ def test_a_short_lease_does_not_wait_for_the_requests_of_long_ones(side: MemoryS
 
 
 def test_a_few_requests_of_leases_with_similar_ttls_are_under_way_at_once(side: MemorySide) -> None:
-    coordinator = side.coordinator()
+    coordinator = side.coordinator(ttl=TTL)
+    coordinator._backend.max_renewals = 1
     names = [str(i) for i in range(MOST_AT_ONCE + 2)]
     gate = Gate(side, coordinator, *names)
-    leases = [side.call(coordinator.lock(name, ttl=TTL + i / 100).acquire) for i, name in enumerate(names)]
+    leases = [side.call(coordinator.acquire, name) for name in names]
     side.clock.advance(STEP)
     side.wait_until(lambda: gate.waiting == MOST_AT_ONCE)
     gate.permitted = True

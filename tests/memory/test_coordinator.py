@@ -101,9 +101,9 @@ class KeepingBackend(MemoryBackend):
         self.got.append(("remint", getattr(grant, "kept", None)))
         return self._plan_kept(super().plan_remint(grant, *args, **more))
 
-    def plan_renew(self, grants: Sequence[Grant], *args: Any, **more: Any) -> Plan[Any]:
+    def plan_renew_each(self, grants: Sequence[Grant], *args: Any, **more: Any) -> Plan[Any]:
         self.got += [("renew", grant.kept) for grant in grants]
-        return super().plan_renew(grants, *args, **more)
+        return super().plan_renew_each(grants, *args, **more)
 
     def plan_release(self, grant: GrantOrFence, *args: Any, **more: Any) -> Plan[Any]:
         self.got.append(("release", getattr(grant, "kept", None)))

@@ -539,8 +539,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a-renewal-keeps-the-lock-of-another",
         "fencing/redis/lua/renew.lua",
-        "if read(lock) == token then",
-        "if read(lock) then",
+        "if values[lock] ~= token then",
+        "if not values[lock] then",
         ("tests/redis/test_contract.py::TestRedisCoordinator::test_many_leases_are_renewed_in_one_request",),
     ),
     Mutant(
@@ -765,7 +765,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a-lease-waits-for-the-request-of-a-longer-one",
         "fencing/locks/lanes.py",
-        "lanes.setdefault(holding.settings.tick_seconds, []).append(holding)",
+        "lanes.setdefault(holding.settings.lane_ttl, []).append(holding)",
         "lanes.setdefault(1.0, []).append(holding)",
         ("tests/locks/test_renewal.py::test_a_short_lease_does_not_wait_for_the_requests_of_long_ones",),
     ),
@@ -786,8 +786,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "an-urgent-lease-is-renewed-in-its-turn",
         "fencing/locks/lanes.py",
-        "ttl = min(self._by_ttl, key=self._deadline)",
-        "ttl = next(iter(self._by_ttl))",
+        "key = min(self._groups, key=self._deadline)",
+        "key = next(iter(self._groups))",
         ("tests/locks/test_plans.py::test_leases_of_one_ttl_share_a_request_and_the_most_urgent_go_first",),
     ),
     Mutant(
@@ -884,7 +884,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a-used-up-fence-is-adopted-again",
         "fencing/redis/lua/remint.lua",
-        " or not is_of_grant(redis.call('GET', KEYS[2]), ARGV[6], ARGV[7])",
+        " or not is_of_grant(redis.call('GET', KEYS[2]), ARGV[6], ARGV[7] .. ' ' .. ARGV[6] .. ' ')",
         "",
         ("tests/redis/test_contract.py::TestRedisCoordinator::test_a_late_acquire_does_not_revive_an_ended_grant",),
     ),
@@ -1786,7 +1786,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the-number-of-a-grant-is-lowered",
         "fencing/redlock/lua/renew.lua",
-        "if own and tonumber(own) > given then",
+        "if number and tonumber(number) > tonumber(given) then",
         "if false then",
         ("tests/explorer/test_redlock.py::test_the_simulated_node_does_what_a_real_one_does[2000]",),
     ),

@@ -194,7 +194,7 @@ def _log_out(coordinator: Any) -> Any:
 
 
 NEEDED = (
-    *("evalsha", "eval", "get", "set", "del", "incrby", "pttl", "pexpire", "time"),
+    *("evalsha", "eval", "get", "mget", "set", "del", "incrby", "pttl", "pexpire", "time"),
     *("zcard", "zadd", "zrem", "zrange", "zrevrange", "zrank", "zscore", "zpopmin"),
     *("hincrby", "hexists", "hlen", "hget", "hdel", "hrandfield", "exists", "incr", "decr"),
     *("publish", "subscribe", "ping"),

@@ -16,14 +16,14 @@ local function server_clock_us()
   return time[1] * 1000000 + time[2], time[1] .. string.sub('00000' .. time[2], -6)
 end
 
--- Returns number, grant time and owner label from the holder record; nil where there is no record of this token.
-local function record_of(holder_key, token)
-  local record = redis.call('GET', holder_key)
-  if not record then return nil end
-  local number, record_token, granted, owner = string.match(record, '^(%d+) (%S+) (%d+) (.*)$')
+-- Returns number, grant time and owner label from a holder record; nil where it is lost, or not of this token.
+local function parts_of(record, token)
+  local number, record_token, granted, owner = string.match(record or '', '^(%d+) (%S+) (%d+) (.*)$')
   if record_token ~= token then return nil end
   return number, granted, owner
 end
+
+local function record_of(holder_key, token) return parts_of(redis.call('GET', holder_key), token) end
 
 -- Returns what stands for a token where the token itself is not told: see kernel/fence.py.
 local function digest_of(token) return string.sub(redis.sha1hex(token), 1, 16) end

@@ -9,7 +9,7 @@ local holder = redis.call('GET', KEYS[1])
 if holder == ARGV[1] then
   local number = granted_before(KEYS[1], KEYS[2], ARGV[1], ARGV[2])
   if number then return number end
-elseif holder ~= ARGV[6] or not is_of_grant(redis.call('GET', KEYS[2]), ARGV[6], ARGV[7]) then
+elseif holder ~= ARGV[6] or not is_of_grant(redis.call('GET', KEYS[2]), ARGV[6], ARGV[7] .. ' ' .. ARGV[6] .. ' ') then
   return {'gone'}
 end
 return mint()
