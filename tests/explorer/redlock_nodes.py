@@ -154,7 +154,9 @@ class Node(SimulatedRedis):
             if self._read(lock) != token:
                 results.append(b"g")
                 continue
-            own, granted, owner = self._record_of(holder, token)
+            own = granted = owner = None
+            if self._read(holder) is not None:
+                own, granted, owner = self._record_of(holder, token)
             if own is not None and self._is_newer(own, number):
                 results.append(b"o")
                 continue

@@ -6,13 +6,17 @@ import logging
 import multiprocessing
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from examples.servers import RedisServer
-from fencing import LeaseLost, RedisCoordinator
+from fencing import CoordinatorUnavailable, LeaseLost, RedisCoordinator
+from fencing.redis.calls import record_start
+from fencing.redis.keys import keys_of
 from fencing.redis.scripts import RENEW
 from tests.support import wait_until
 from tests.support.fixtures import ProxyFactory, RedisFactory
@@ -29,6 +33,96 @@ def wait_until_renewed(*leases: Any) -> None:
     """Wait until each lease has got more time than it has now."""
     before = [lease._holding.deadline for lease in leases]
     wait_until(lambda: all(lease._holding.deadline > old for lease, old in zip(leases, before, strict=True)))
+
+
+def test_what_others_did_to_one_lock_does_not_fail_the_renewal_of_the_rest(any_redis: RedisServer) -> None:
+    """Each lock has a ttl of its own in the same call."""
+    client, token = any_redis.client(), "t" * 22
+    names = ["ours", "list", "taken", "record lost", "record a hash", "record foreign", "again", "offered", "ours too"]
+    keys, args = [key for name in names for key in keys_of(name)[:2]], list[str | int]()
+    for position, name in enumerate(names):
+        client.set(name, token, px=60_000)
+        client.set(keys_of(name).holder, f"7 {token} 1 me", px=60_000)
+        args += [70_000 + 1000 * position, token, record_start(7, token)]
+    records = {name: keys_of(name).holder for name in names}
+    client.delete("list", "taken", records["record lost"], records["record a hash"])
+    client.rpush("list", "x")
+    client.set("taken", "another", px=60_000)
+    client.hset(records["record a hash"], "x", "y")
+    client.set(records["record foreign"], "anything", px=60_000)
+    client.set(records["again"], f"8 {token} 1 me", px=60_000)
+    client.set(records["offered"], "offer me", px=60_000)
+    assert client.eval(RENEW.text, len(keys), *keys, *args) == b"rggrrroor"
+    left = dict(zip(names, [client.pttl(name) for name in names], strict=True))
+    assert left["list"] == -1
+    assert all(0 < left[name] <= 60_000 for name in ("taken", "again", "offered"))
+    renewed = ["ours", "record lost", "record a hash", "record foreign", "ours too"]
+    assert all(60_000 < left[name] <= 70_000 + 1000 * names.index(name) for name in renewed)
+    assert left["ours"] < left["record lost"] < left["ours too"], "each its own"
+    assert client.pttl(records["ours too"]) > 60_000
+    client.delete(*keys)
+
+
+def all_held(leases: list[Any]) -> bool:
+    return all(lease.held for lease in leases)
+
+
+def counted(client: Any) -> tuple[int, int]:
+    """Return how many scripts Redis has run, and how many renewals: each sets the ttl of two keys."""
+    stats = client.info("commandstats")
+    scripts, expires = (stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("evalsha", "pexpire"))
+    return scripts, expires // 2
+
+
+@pytest.mark.thorough
+def test_a_hundred_leases_make_few_requests(side: Side, fresh_redis: RedisFactory) -> None:
+    """At most twenty in a ttl, however spread the grants are: two a second where the ttl is ten seconds."""
+    server = fresh_redis()
+    client, coordinator, ttl = server.client(), side.coordinator(server.url, ttl=2.5), 2.5
+    leases = []
+    for number in range(100):
+        leases.append(side.call(coordinator.acquire, f"r{number}"))
+        time.sleep(ttl / 100)  # so that they are not due together by chance
+    wait_until_renewed(*leases)
+    before, began = counted(client), time.monotonic()
+    wait_until(lambda: counted(client)[1] - before[1] >= 100 * 4, 60)
+    requests, took = counted(client)[0] - before[0], time.monotonic() - began
+    assert requests <= 20 * took / ttl + 1, "a busy machine renews later, so in fewer requests"
+    for lease in leases:
+        side.call(lease.release)
+
+
+@pytest.mark.thorough
+def test_leases_of_many_ttls_share_requests_and_none_is_lost(side: Side, fresh_redis: RedisFactory) -> None:
+    """With a request for each ttl, 150 leases of 30 ms are too many for one connection."""
+    server = fresh_redis()
+    client, coordinator = server.client(), side.coordinator(server.url)
+    side.call(side.call(coordinator.acquire, "connected").release)
+
+    def renewed_a_request(shortest: float) -> float | None:
+        """Return how many were renewed in a request, until each was renewed ten times; None: one was lost."""
+        leases: list[Any] = []
+        try:
+            for i in range(150):
+                leases.append(side.call(coordinator.lock(f"{shortest}:{i}", ttl=shortest + i / 100_000).acquire))
+            before = counted(client)
+            side.wait_until(lambda: not all_held(leases) or counted(client)[1] - before[1] >= 150 * 10, seconds=60)
+            scripts, renewals = counted(client)
+            return None if not all_held(leases) else (renewals - before[1]) / (scripts - before[0])
+        except CoordinatorUnavailable:  # an attempt has a third of the ttl
+            return None
+        finally:
+            for lease in leases:
+                with suppress(CoordinatorUnavailable):
+                    side.call(lease.release)
+
+    for shortest in (0.03, 0.06, 0.12, 0.5, 2.0):  # a busy machine stalls for longer than the first ones
+        found = renewed_a_request(shortest)
+        if found is not None:
+            break
+    assert found is not None, "leases were lost, whatever their ttl"
+    assert found >= 5, "many share a request"
+    print(f"ttls from {shortest} s: {found:.0f} leases a request")
 
 
 @pytest.mark.thorough
