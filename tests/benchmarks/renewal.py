@@ -2,11 +2,15 @@
 
 Ours renew themselves. Beside them, for 1,000 locks, one thread for each calls ``extend`` of redis-py's lock, as users
 do. python-redis-lock starts such threads itself (``auto_renewal``).
+
+Our script stands beside a bare one, which compares the tokens and sets the ttls, turn about and at the same pace. And
+the requests are counted of a process with leases that were granted at different moments.
 """
 
 from __future__ import annotations
 
 import importlib
+import random
 import threading
 import time
 from typing import Any
@@ -14,6 +18,10 @@ from typing import Any
 import redis
 
 from fencing import RedisCoordinator
+from fencing.kernel.fence import new_token
+from fencing.redis.calls import record_start
+from fencing.redis.keys import keys_of
+from fencing.redis.scripts import RENEW
 from tests.benchmarks.contenders import AGAIN, OURS
 from tests.benchmarks.parts import Run
 from tests.benchmarks.servers import redis_server
@@ -26,6 +34,23 @@ AUTO_RENEWAL = "python-redis-lock, auto_renewal"
 LEASES = 1_000
 LIMIT = 90.0
 
+FEW, TTL_OF_FEW = 100, 10.0
+SCRIPT = f"the script for {FEW} leases"
+SPREAD = f"{FEW} leases that were granted one after the other, ttl {TTL_OF_FEW:.0f} s"
+PAUSE, CALLS_A_ROUND = 0.02, 10
+BARE = "bare script"
+BARE_TEXT = """
+for i = 1, #KEYS, 2 do
+  if redis.call('GET', KEYS[i]) == ARGV[i + 1] then
+    redis.call('PEXPIRE', KEYS[i], ARGV[1])
+    redis.call('PEXPIRE', KEYS[i + 1], ARGV[1])
+  end
+end
+"""
+
+PACED = f"server time of a call, {1 / PAUSE:.0f} a second, µs"
+REQUESTS = "requests a second"
+
 CPU, SERVER = "client CPU a cycle, ms", "server time of 100 renewals, µs"
 CALLS, COUNT = "calls a cycle", "threads"
 
@@ -35,6 +60,14 @@ def part(run: Run) -> None:
     _compared(run, LEASES, names)
     for leases in (1, 10_000) if run.everything else ():
         _compared(run, leases, [OURS])
+    run.say(SCRIPT)
+    result = run.child(SCRIPT, OURS, "renewal.measure_script", seconds=LIMIT, rounds=run.rounds(20))
+    if result is not None:
+        run.compare(SCRIPT, result, {PACED: (BARE,)})
+    run.say(SPREAD)
+    result = run.child(SPREAD, OURS, "renewal.measure_requests", seconds=LIMIT, cycles=run.rounds(3))
+    if result is not None:
+        run.compare(SPREAD, {OURS: result}, {})
 
 
 def scenario_of(leases: int) -> str:
@@ -80,6 +113,60 @@ def measure(name: str, leases: int, cycles: int) -> dict[str, Any]:
             errors += [repr(lease) for lease in held if not lease.held]
         found[COUNT] = [threading.active_count() - before]
         return {"found": found, "errors": list(errors)}  # those of now: more come when the server ends
+
+
+def measure_script(rounds: int) -> dict[str, dict[str, list[float]]]:
+    """Return Redis' own account of a call that renews leases, for ours, ours again and the bare one, turn about."""
+    with redis_server() as server, server.client() as client:
+        names = [f"orders:{number}" for number in range(FEW)]
+        tokens = [new_token() for _ in names]
+        keys = [key for name in names for key in keys_of(name)[:2]]
+        ours, bare = list[Any](), list[Any]([60_000])
+        for number, (name, token) in enumerate(zip(names, tokens, strict=True), 10**15):
+            client.set(name, token, px=60_000)
+            client.set(keys_of(name).holder, f"{record_start(number, token)}{10**15} host:1", px=60_000)
+            ours += [60_000, token, record_start(number, token)]
+            bare += [token, number]
+        ways = {OURS: (RENEW.text, ours), OURS + AGAIN: (RENEW.text, ours), BARE: (BARE_TEXT, bare)}
+        found: dict[str, dict[str, list[float]]] = {name: {PACED: []} for name in ways}
+        for turn in range(rounds + 1):  # the first one does some things for the only time
+            for name, (text, args) in random.sample(sorted(ways.items()), len(ways)):
+                script = client.register_script(text)
+                script(keys=keys, args=args)
+                client.config_resetstat()
+                for _ in range(CALLS_A_ROUND):
+                    time.sleep(PAUSE)
+                    reply = script(keys=keys, args=args)
+                if name != BARE and reply != b"r" * FEW:
+                    raise RuntimeError(f"not all were renewed: {reply!r}")
+                stats: dict[str, Any] = client.info("commandstats")
+                if turn:
+                    found[name][PACED].append(stats["cmdstat_evalsha"]["usec"] / CALLS_A_ROUND)
+        return found
+
+
+def measure_requests(cycles: int) -> dict[str, list[float]]:
+    """Return the requests a second in some cycles, in which each lease is renewed once. Runs in a child."""
+    cycle = 0.4 * TTL_OF_FEW
+    with redis_server() as server, server.client() as admin:
+        coordinator = RedisCoordinator(redis.Redis.from_url(server.url), ttl=TTL_OF_FEW)
+        leases = []
+        for number in range(FEW):
+            leases.append(coordinator.acquire(f"orders:{number}", timeout=5))
+            time.sleep(cycle / FEW)
+        time.sleep(cycle)
+        found = []
+        for _ in range(cycles):
+            admin.config_resetstat()
+            started = time.perf_counter()
+            time.sleep(cycle)
+            stats: dict[str, Any] = admin.info("commandstats")
+            found.append(stats["cmdstat_evalsha"]["calls"] / (time.perf_counter() - started))
+        if lost := [lease for lease in leases if not lease.held]:
+            raise RuntimeError(f"{len(lost)} leases were lost: {lost[0]!r}")
+        for lease in leases:
+            lease.release()
+        return {REQUESTS: found}
 
 
 def _hold(name: str, url: str, leases: int, errors: list[str]) -> list[Any]:

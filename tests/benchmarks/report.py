@@ -60,7 +60,8 @@ TEXTS = {
     f"waiter. The ttl is {failures.TTL} s. The time starts at the release, or at the expiry of the lock.",
     "redlock": "A majority of five servers grants. *raw fan-out*: our bytes to five sockets, until three have replied. "
     "*elsewhere*: the client does not share the servers' processor; nodes are other machines.",
-    "renewal": "In one cycle, every lease is renewed once. A cycle is a third of the ttl.",
+    "renewal": "In one cycle, every lease is renewed once. A cycle is a third of the ttl. The bare script compares the "
+    "tokens and sets the ttls.",
     "cluster": "The nodes have no replicas. The server's CPU is that of all nodes, less what they use when idle. A "
     "cycle is a third of the ttl. 10,000 leases lie in some 7,500 slots.",
     "sql": "*plain*: the statement in its own BEGIN … COMMIT. The mark is already claimed; *guard.claim* raises one.",

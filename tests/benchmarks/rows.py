@@ -178,6 +178,7 @@ MANY = live.MANY.format(live.LEVELS[-1])
 RENEWALS = tuple(cluster.renewals_of(10_000, kind) for kind in ("sync", "async"))
 ROUND_TRIPS, UNIT = contended.ROUND_TRIPS, "idle round trips"
 GRANTS_X, P99_X, WAIT_X = (ratio_to(REDIS_PY, what) for what in (contended.GRANTS, contended.P99, contended.WAIT))
+BARE_X = ratio_to(renewal.BARE, renewal.PACED)
 PUT_X = ratio_to(object_store.PUT, object_store.TIME)
 
 ROWS = (
@@ -210,6 +211,8 @@ ROWS = (
     _dies(failures.HOLDER_KILLED, 20.0),
     Row("renewal, client CPU / 1,000 threads", 0.10, ((*LEASES, ratio_to(renewal.THREAD_EACH, renewal.CPU)),)),
     Row("renewal, server time of 100 leases", 350.0, ((*LEASES, renewal.SERVER),), "µs"),
+    Row(f"renewal, server time of 100 leases / {renewal.BARE}", 1.25, (("renewal", renewal.SCRIPT, OURS, BARE_X),)),
+    Row("renewal, requests a second of 100 leases", 2.0, (("renewal", renewal.SPREAD, OURS, renewal.REQUESTS),), ""),
     _cluster("pair", 1.15, pair.TIME, cluster.PAIRS),
     _cluster("renewals: server CPU", 1.7, cluster.SERVER, *RENEWALS),
     _cluster("renewals: client CPU", 3.0, cluster.CLIENT, *RENEWALS),
