@@ -181,8 +181,9 @@ def refuse_nested(marks: object, fences: Sequence[Fence]) -> None:
     Raises:
         RuntimeError: it would wait for a block of the same thread or task. Use what that block gives, or end it first.
     """
-    owner = current_owner()
-    for each in _still_open():
+    still_open = _still_open()
+    owner = current_owner() if still_open else None
+    for each in still_open:
         same = [fence for fence in fences if fence in each.fences]
         if same and each.owner == owner and each.marks == id(marks):
             raise RuntimeError(

@@ -20,7 +20,7 @@ from fencing.kernel.process import OfThisProcess
 from fencing.kernel.retry import Backoff
 from storage_guards.blocks import note_open, refuse_nested
 from storage_guards.bounds import check_timeout, check_unknown, wait_seconds
-from storage_guards.continuity import Continuity, new_id
+from storage_guards.continuity import REMEMBERED_WRITES, Continuity, new_id
 from storage_guards.files import io
 from storage_guards.files.content import MOST_BYTES, Content, check_continuity, check_name, verdict
 from storage_guards.files.systems import check_file_system
@@ -59,15 +59,15 @@ class FileTransaction:
 
     __module__ = "storage_guards"
 
-    def __init__(self, place: io.Place, fence: Fence, found: Content | None, following: Content) -> None:
-        self._place, self._fence, self._found, self._following = place, fence, found, following
-        self._before = self.data = following.data
+    def __init__(self, place: io.Place, fence: Fence, mark: Mark, found: Content | None) -> None:
+        self._place, self._fence, self._mark, self._found = place, fence, mark, found
+        self._before = self.data = None if found is None else found.data
 
-    def _content(self) -> Content:
-        """Return what to store."""
-        if self.data is self._before:
-            return self._following
-        return replace(self._following, data=check_data(self.data))
+    def _following(self, data: bytes | None) -> Content:
+        """Return what to store, with these data."""
+        before = self._found or Content(self._fence, self._mark, (new_id(),))
+        writes = (new_id(), *before.writes)[:REMEMBERED_WRITES]
+        return Content(self._fence, self._mark, writes, before.folders, data)
 
 
 def check_data(data: object) -> bytes:
@@ -89,14 +89,14 @@ class FileBase(OfThisProcess):
         self._timeout = check_timeout(timeout)
         if not isinstance(folder, (str, os.PathLike)):
             raise TypeError(f"the folder is a path, not {type(folder).__name__}")
-        self._folder = Path(folder).resolve()
-        if not self._folder.is_dir():
-            raise GuardNotEnforceable(f"{str(self._folder)!r} is no folder; make it first, with the data's backup")
-        check_file_system(str(self._folder))
-        self._continuity = Continuity(FileBase, str(self._folder))  # all guards of the folder share it
+        self._folder = str(Path(folder).resolve())
+        if not os.path.isdir(self._folder):
+            raise GuardNotEnforceable(f"{self._folder!r} is no folder; make it first, with the data's backup")
+        check_file_system(self._folder)
+        self._continuity = Continuity(FileBase, self._folder)  # all guards of the folder share it
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} in {str(self._folder)!r}, timeout {self._timeout:g} s>"
+        return f"<{type(self).__name__} in {self._folder!r}, timeout {self._timeout:g} s>"
 
     def _plan_claim(self, holders: Sequence[Holder], timeout: float | None) -> Plan[None]:
         fences = sorted_fences(holders)
@@ -107,38 +107,31 @@ class FileBase(OfThisProcess):
             found: dict[Fence, Content | None] = {}
             places = []
             for fence in fences:  # every guard locks in this order, so two cannot block each other
-                places.append((yield from self._plan_place(fence, deadline, opened)))
-                found[fence] = yield Do(io.load, (places[-1].inside,), fence.resource)
+                place, found[fence] = yield from self._plan_take(fence, deadline, opened)
+                places.append(place)
                 check_continuity(found[fence], fence, self._continuity.last(of_fence[fence], fence))
             marks = {fence: admit_claim(_mark_of(found[fence]), fence) for fence in fences}
             for fence, place in zip(fences, places, strict=True):
                 before = found[fence]
                 if before is None or not before.mark.is_of(fence):
-                    base = before or Content(fence, 0, (new_id(),))
-                    content = replace(base, fence=fence, seq=marks[fence].seq)
-                    yield Do(io.prepare, (place, content, before is None), fence.resource)
-                    yield Do(io.replace_pointer, (place,), fence.resource)
+                    base = before or Content(fence, marks[fence], (new_id(),))
+                    content = replace(base, fence=fence, mark=marks[fence])
+                    yield Do(io.store, (place, content, before is None, Sending()), fence.resource)
                     before = content
-                self._continuity.remember(of_fence[fence], fence, before.seq, before.writes[0])
+                self._continuity.remember(of_fence[fence], fence, before.mark.seq, before.writes[0])
         finally:
             deque(map(CLOSE, opened), 0)  # one call of C
 
-    def _plan_place(self, fence: Fence, deadline: float, opened: list[io.Opened]) -> Plan[io.Place]:
-        """Lock the folder of a resource. Whoever asks closes what is opened, also after an error."""
+    def _plan_take(
+        self, fence: Fence, deadline: float, opened: list[io.Opened]
+    ) -> Plan[tuple[io.Place, Content | None]]:
+        """Lock the folder of a resource, and read it. Whoever asks closes what is opened, also after an error."""
         refuse_nested(self, [fence])
-        path, failures = io.path_of(self._folder, fence.resource), 0
-        place: io.Place | None = None
+        effect, failures = Do(io.take, (io.path_of(self._folder, fence.resource), fence, opened), fence.resource), 0
         while True:
-            if place is None:
-                place = yield Do(io.open_place, (path,), fence.resource)
-                opened.append(place)
-            if not do(Do(place.try_lock, (), fence.resource)):  # never waits, so it needs no thread
-                found = "stayed locked, by another process or by another block of this one"
-            elif place.is_current():
-                return place
-            else:
-                place.close()
-                place, found = None, "were replaced again and again"
+            found = yield effect
+            if not isinstance(found, str):
+                return found  # type: ignore[no-any-return]
             left = deadline - time.monotonic()
             if left <= 0:
                 raise GuardUnavailable(
@@ -164,7 +157,7 @@ class FileBase(OfThisProcess):
         found = yield from self._plan_load(resource)
         if found is None or not found.current:
             return None
-        return io.path_of(self._folder, resource) / found.current
+        return Path(io.path_of(self._folder, resource), found.current)
 
     # Writes
 
@@ -179,31 +172,33 @@ class FileBase(OfThisProcess):
         fence = as_fence(holder)
         deadline = time.monotonic() + wait_seconds([holder], self._timeout)
         last = self._continuity.last(holder, fence)
-        place = yield from self._plan_place(fence, deadline, opened)
-        found = yield Do(io.load, (place.inside,), fence.resource)
+        place, found = yield from self._plan_take(fence, deadline, opened)
         check_continuity(found, fence, last)
-        claimed = admit_claim(_mark_of(found), fence) if claim else _mark_of(found)
-        mark = admit_write(claimed, fence)
-        base = found or Content(fence, 0, (new_id(),))
-        return FileTransaction(place, fence, found, base.with_write(fence, mark, new_id()))
+        mark = _mark_of(found)
+        mark = admit_write(admit_claim(mark, fence) if claim else mark, fence)
+        return FileTransaction(place, fence, mark, found)
 
-    def _plan_store(self, holder: Holder, transaction: FileTransaction, sending: Sending) -> Plan[Content]:
-        """Store what the transaction has. From the rename on, nobody but the disk knows the outcome."""
-        content, place = transaction._content(), transaction._place
-        resource = content.fence.resource
-        yield Do(io.prepare, (place, content, transaction._found is None), resource)
-        sending.unknown = content.unknown()
-        yield Do(io.replace_pointer, (place,), resource)
-        self._continuity.remember(holder, content.fence, content.seq, content.writes[0])
-        return content
+    def _plan_store(
+        self, holder: Holder, transaction: FileTransaction, content: Content, sending: Sending
+    ) -> Plan[None]:
+        """Store the content. What the disk has acknowledged is remembered."""
+        arguments = transaction._place, content, transaction._found is None, sending
+        yield Do(io.store, arguments, content.fence.resource)
+        self._continuity.remember(holder, content.fence, content.mark.seq, content.writes[0])
+
+    def _plan_end(self, holder: Holder, transaction: FileTransaction, sending: Sending) -> Plan[None]:
+        """Store what a block leaves. A restore may have replaced its folder meanwhile."""
+        data = transaction.data
+        content = transaction._following(data if data is transaction._before else check_data(data))
+        yield Do(transaction._place.check_current, (), content.fence.resource)
+        yield from self._plan_store(holder, transaction, content, sending)
 
     def _plan_write(self, holder: Holder, data: object, claim: bool, sending: Sending) -> Plan[None]:
         checked = check_data(data)
         opened: list[io.Opened] = []
         try:
             transaction = yield from self._plan_open(holder, claim, opened)
-            transaction.data = checked
-            yield from self._plan_store(holder, transaction, sending)
+            yield from self._plan_store(holder, transaction, transaction._following(checked), sending)
         finally:
             deque(map(CLOSE, opened), 0)  # one call of C
 
@@ -212,19 +207,17 @@ class FileBase(OfThisProcess):
         opened: list[io.Opened] = []
         try:
             built = yield from self._plan_folder(holder, claim, opened)
-            name = built.path.name
+            name = os.path.basename(built.path)
             yield Do(io.build, (built, checked), fence.resource)
             transaction = yield from self._plan_open(holder, claim, opened)
             if not built.is_current():
                 raise GuardUnavailable("the new folder was removed meanwhile; retry", resource=fence.resource)
-            following = transaction._following
+            following = transaction._following(None)
             folders = (name, *following.folders)[:2]
-            transaction._following = replace(following, folders=folders, data=None)
-            transaction._before = transaction.data = None
             yield Do(os.fsync, (transaction._place.fd,), fence.resource)  # the folder's name, before the pointer
-            yield from self._plan_store(holder, transaction, sending)
-            yield Do(io.remove_unused, (transaction._place.inside, folders), fence.resource)
-            return built.path
+            yield from self._plan_store(holder, transaction, replace(following, folders=folders), sending)
+            yield Do(io.remove_unused, (transaction._place, folders), fence.resource)
+            return Path(built.path)
         finally:
             deque(map(CLOSE, opened), 0)  # one call of C
 
@@ -234,8 +227,8 @@ class FileBase(OfThisProcess):
         deadline = time.monotonic() + wait_seconds([holder], self._timeout)
         locked: list[io.Opened] = []
         try:
-            place = yield from self._plan_place(fence, deadline, locked)
-            mark = _mark_of((yield Do(io.load, (place.inside,), fence.resource)))
+            place, found = yield from self._plan_take(fence, deadline, locked)
+            mark = _mark_of(found)
             admit_write(admit_claim(mark, fence) if claim else mark, fence)  # refused before anything is copied
             return (yield Do(io.new_folder, (place, name, opened), fence.resource))  # type: ignore[no-any-return]
         finally:
@@ -249,8 +242,7 @@ class FileBase(OfThisProcess):
             return None
         opened: list[io.Opened] = []
         try:
-            place = yield from self._plan_place(unknown.fence, deadline, opened)
-            found = yield Do(io.load, (place.inside,), unknown.fence.resource)
+            place, found = yield from self._plan_take(unknown.fence, deadline, opened)
             landed = verdict(unknown, found)
             if landed:
                 yield Do(os.fsync, (place.fd,), unknown.fence.resource)

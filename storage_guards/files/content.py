@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from pathlib import PurePath
+from dataclasses import dataclass
 
 from fencing.kernel.errors import GuardNotEnforceable, OutcomeUnknown
 from fencing.kernel.fence import Fence, Mark
-from storage_guards.continuity import REMEMBERED_WRITES, Acknowledged, check_mark
+from storage_guards.continuity import Acknowledged, check_mark
 
 MOST_BYTES = 64 * 2**20
 """The most bytes of one file: every claim writes it again. Larger ones are published in a folder."""
@@ -21,14 +20,14 @@ class Content:
 
     Args:
         fence: the newest one that was admitted.
-        seq: of the mark.
+        mark: the same, with the number of its writes.
         writes: the ids of the last writes, the newest first.
         folders: of the newest publication, and of the one before, for their readers.
         data: the bytes of the one file; None: there is none, or the newest publication is current.
     """
 
     fence: Fence
-    seq: int
+    mark: Mark
     writes: tuple[str, ...]
     folders: tuple[str, ...] = ()
     data: bytes | None = None
@@ -38,45 +37,42 @@ class Content:
         """The folder that is current; None: there is none."""
         return self.folders[0] if self.folders and self.data is None else None
 
-    @property
-    def mark(self) -> Mark:
-        return Mark(self.fence.number, self.fence.token, self.seq)
-
-    def with_write(self, fence: Fence, mark: Mark, id_: str) -> Content:
-        """Return it after one more write."""
-        return replace(self, fence=fence, seq=mark.seq, writes=(id_, *self.writes)[:REMEMBERED_WRITES])
-
     def unknown(self) -> OutcomeUnknown:
         """Return the error to raise if nobody knows whether this content, with its newest write, is stored."""
-        return OutcomeUnknown(fence=self.fence, seq=self.seq, recent_writes=" ".join(self.writes))
+        return OutcomeUnknown(fence=self.fence, seq=self.mark.seq, recent_writes=" ".join(self.writes))
 
     def encode(self) -> bytes:
         """Return the bytes of the file."""
         kind = "data" if self.data is not None else "folder" if self.folders else "nothing"
-        head = f"{_HEAD} {self.fence} {self.seq}\n{' '.join(self.writes)}\n{' '.join((kind, *self.folders))}\n"
+        head = f"{_HEAD} {self.fence} {self.mark.seq}\n{' '.join(self.writes)}\n{' '.join((kind, *self.folders))}\n"
         return head.encode() + (self.data or b"")
 
 
-def decode(stored: bytes, path: PurePath) -> Content:
+def decode(stored: bytes, path: str, probably: Fence | None = None) -> Content:
     """Return the content of a pointer file.
+
+    Args:
+        stored: its bytes.
+        path: its path, for the error.
+        probably: the fence that it probably has, which is then not parsed.
 
     Raises:
         GuardNotEnforceable: it is damaged, or another version of the library wrote it.
     """
     try:
         first, second, third, data = stored.split(b"\n", 3)
-        head, fence, seq = first.decode("ascii").rsplit(" ", 2)
+        head, text, seq = first.decode("ascii").rsplit(" ", 2)
         kind, *folders = third.decode("ascii").split()
         if head != _HEAD or kind not in ("data", "folder" if folders else "nothing"):
             raise ValueError(f"unknown format {head!r} {kind!r}")
         writes = tuple(second.decode("ascii").split())
-        found = Content(Fence.parse(fence), int(seq), writes, tuple(folders), data if kind == "data" else None)
-        found.mark  # noqa: B018 - checks the seq
+        fence = probably if probably is not None and text == str(probably) else Fence.parse(text)
+        mark = Mark(fence.number, fence.token, int(seq))
     except (ValueError, UnicodeDecodeError) as error:
         raise GuardNotEnforceable(
-            f"the pointer file {str(path)!r} is damaged ({error!s:.100}): an operator must restore it with its data"
+            f"the pointer file {path!r} is damaged ({error!s:.100}): an operator must restore it with its data"
         ) from error
-    return found
+    return Content(fence, mark, writes, tuple(folders), data if kind == "data" else None)
 
 
 def check_continuity(found: Content | None, fence: Fence, last: Acknowledged | None) -> None:

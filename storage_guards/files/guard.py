@@ -152,7 +152,7 @@ class FileGuard(FileBase):
             try:
                 transaction = self._run(self._plan_begin(holder, claim, opened))
                 yield transaction
-                self._run(self._plan_store(holder, transaction, sending))
+                self._run(self._plan_end(holder, transaction, sending))
             finally:
                 deque(map(CLOSE, opened), 0)  # one call of C
         except BaseException as error:  # noqa: BLE001 - raised again, with its meaning

@@ -156,7 +156,7 @@ class AsyncFileGuard(FileBase):
             try:
                 transaction = await self._run(self._plan_begin(holder, claim, opened))
                 yield transaction
-                await self._run(self._plan_store(holder, transaction, sending))
+                await self._run(self._plan_end(holder, transaction, sending))
             finally:
                 deque(map(CLOSE, opened), 0)  # one call of C
         except BaseException as error:  # noqa: BLE001 - raised again, with its meaning

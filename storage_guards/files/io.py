@@ -22,14 +22,16 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from itertools import chain, repeat
+from itertools import chain, repeat, starmap
 from operator import length_hint
 from pathlib import Path
 
 from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable
+from fencing.kernel.fence import Fence
 from fencing.kernel.interruptions import raise_interruption
 from fencing.kernel.process import after_fork
 from storage_guards.files.content import Content, decode
+from storage_guards.sending import Sending
 
 try:
     import fcntl
@@ -37,7 +39,9 @@ except ImportError:  # on Windows, where no folder is accepted
     fcntl = None  # type: ignore[assignment]
 
 CURRENT, NEW, PREFIX = "current", "new", "folder-"
-CHUNK = 2**20
+CHUNK = 2**16
+_ONE_CALL = ((),)
+_NOTHING: Iterator[None] = iter(())
 
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 _FOREIGN = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.EXDEV)
@@ -54,23 +58,27 @@ class Opened:
     A lock belongs to all copies of a descriptor. So it is unlocked before the closing: a copy may live in a forked
     child. The child closes its copies, too, because the parent may be killed before it unlocks.
 
+    Args:
+        path: what is opened.
+        flags: as for open(2).
+        folder: the descriptor of the folder that ``path`` is in, also if another one has its name meanwhile.
+        unlocking: unlocks it, if it is locked.
+
     Attributes:
+        fd: the descriptor.
         close: unlocks and closes it, if it is open. One call of C: no signal handler runs before its end.
     """
 
-    def __init__(self, path: Path, flags: int) -> None:
-        self.path = path
-        self._fds: list[int] = []
-        self._locked: list[int] = []
-        self._to_unlock = iter(self._locked)
-        unlocking = map(fcntl.flock, self._to_unlock, repeat(fcntl.LOCK_UN))
-        self.close: Callable[[], object] = partial(deque, chain(unlocking, map(os.close, iter(self._fds))), 0)
-        _all_opened.add(self)
-        self._fds.extend(map(os.open, (path,), (flags,), (0o666,)))
+    close: Callable[[], object] = staticmethod(tuple)  # nothing: the making was interrupted at once
 
-    @property
-    def fd(self) -> int:
-        return self._fds[0]
+    def __init__(
+        self, path: str | Path, flags: int, folder: int | None = None, unlocking: Iterator[None] = _NOTHING
+    ) -> None:
+        self._fds: list[int] = []
+        self.close = partial(deque, chain(unlocking, map(os.close, iter(self._fds))), 0)
+        _all_opened.add(weakref.ref(self, _all_opened.discard))
+        self._fds.extend(starmap(partial(os.open, path, flags, 0o666, dir_fd=folder), _ONE_CALL))
+        self.fd = self._fds[0]
 
     @property
     def is_opening(self) -> bool:
@@ -78,23 +86,24 @@ class Opened:
         return not self._fds
 
     def close_copy(self) -> None:
-        """Close a forked child's copy. The parent keeps the lock, which an unlocking here would end."""
-        deque(self._to_unlock, 0)
+        """Close a forked child's copy."""
         self.close()
 
     def __del__(self) -> None:
-        if close := vars(self).get("close"):  # absent if the making was interrupted at once
-            close()
+        self.close()
 
 
-_all_opened: weakref.WeakSet[Opened] = weakref.WeakSet()
+_all_opened: set[weakref.ref[Opened]] = set()
 
 
 def _close_in_child() -> None:
     unknown = set()
-    for opened in list(_all_opened):
+    for alive in list(_all_opened):
+        opened = alive()
+        if opened is None:
+            continue
         if opened.is_opening and isinstance(opened, Place):
-            unknown.add(str(opened.path))
+            unknown.add(opened.path)
         opened.close_copy()
     for fd in os.listdir("/proc/self/fd") if unknown else ():
         with contextlib.suppress(OSError):
@@ -106,10 +115,19 @@ after_fork(_close_in_child)
 
 
 class Place(Opened):
-    """The folder of one resource, opened, to lock it and to fsync it. It is no link."""
+    """The folder of one resource, opened, to lock it and to fsync it. It is no link.
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    Attributes:
+        path: its whole path.
+    """
+
+    def __init__(self, path: str, within: Place | None = None) -> None:
+        self.path = path
+        self._locked: list[int] = []
+        self._to_unlock = iter(self._locked)
+        name, folder = (path, None) if within is None else (os.path.basename(path), within.fd)
+        unlocking = map(fcntl.flock, self._to_unlock, repeat(fcntl.LOCK_UN))
+        super().__init__(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, folder, unlocking)
 
     is_left = False
 
@@ -117,19 +135,19 @@ class Place(Opened):
         """Return whether it is not locked: not yet, or not any more."""
         return length_hint(self._to_unlock) == 0
 
+    def close_copy(self) -> None:
+        """Close a forked child's copy. The parent keeps the lock, which an unlocking here would end."""
+        deque(self._to_unlock, 0)
+        self.close()
+
     def leave_to_parent(self) -> None:
         """Close this child process's copy."""
         self.close_copy()
 
-    @property
-    def inside(self) -> Path:
-        """The path of this very folder, also if another one has its name meanwhile. See proc(5), /proc/self/fd."""
-        return Path(f"/proc/self/fd/{self.fd}")
-
     def check_current(self) -> None:
         """Raise OSError if the folder has lost its name: what is in it is not found any more."""
         if not self.is_current():
-            raise OSError(errno.ESTALE, "the folder was replaced meanwhile, as by a restore", str(self.path))
+            raise OSError(errno.ESTALE, "the folder was replaced meanwhile, as by a restore", self.path)
 
     def try_lock(self) -> bool:
         """Lock the folder if it is free. Never waits."""
@@ -150,31 +168,53 @@ class Place(Opened):
 
     def check_file_system(self) -> None:
         """Raise OSError if the folder is on another file system than the guard's: that one was not checked."""
-        if os.fstat(self.fd).st_dev != os.stat(self.path.parent).st_dev:
-            raise OSError(errno.EXDEV, "the folder is on another file system than the guard's", str(self.path))
+        if os.fstat(self.fd).st_dev != os.stat("..", dir_fd=self.fd).st_dev:
+            raise OSError(errno.EXDEV, "the folder is on another file system than the guard's", self.path)
 
 
-def path_of(folder: Path, resource: str) -> Path:
+def path_of(folder: str, resource: str) -> str:
     """Return the path of a resource's folder: exact for every name, and never too long."""
-    return folder / hashlib.sha256(resource.encode()).hexdigest()
+    return f"{folder}/{hashlib.sha256(resource.encode()).hexdigest()}"
 
 
-def open_place(path: Path) -> Place:
-    """Open the folder of a resource; make it if there is none."""
+def take(path: str, fence: Fence, opened: list[Opened]) -> tuple[Place, Content | None] | str:
+    """Open and lock the folder of a resource, and read its pointer file. Make the folder if there is none. Never waits.
+
+    Args:
+        path: of the folder.
+        fence: the one that the pointer file probably has.
+        opened: gets what was opened; whoever asks closes it.
+
+    Returns:
+        What was found instead, in words: then nothing is locked.
+    """
     try:
         place = Place(path)
     except FileNotFoundError:
         with contextlib.suppress(FileExistsError):
             os.mkdir(path)
         place = Place(path)
+    opened.append(place)
     place.check_file_system()
-    return place
+    if not place.try_lock():
+        opened.pop().close()
+        return "stayed locked, by another process or by another block of this one"
+    if not place.is_current():
+        opened.pop().close()
+        return "were replaced again and again"
+    return place, load(path, place.fd, fence)
 
 
-def load(path: Path) -> Content | None:
-    """Return what the pointer file has; None: there is none. It may be called without the lock: a rename is atomic."""
+def load(path: str, folder: int | None = None, fence: Fence | None = None) -> Content | None:
+    """Return what the pointer file has; None: there is none. It may be called without the lock: a rename is atomic.
+
+    Args:
+        path: of the resource's folder.
+        folder: its descriptor, if it is locked.
+        fence: the one that it probably has.
+    """
     try:
-        file = Opened(path / CURRENT, os.O_RDONLY)
+        file = Opened(f"{path}/{CURRENT}" if folder is None else CURRENT, os.O_RDONLY, folder)
     except FileNotFoundError:
         return None
     try:
@@ -183,35 +223,30 @@ def load(path: Path) -> Content | None:
             parts.append(part)
     finally:
         file.close()  # one call of C
-    return decode(b"".join(parts), path / CURRENT)
+    return decode(b"".join(parts), f"{path}/{CURRENT}", fence)
 
 
-def prepare(place: Place, content: Content, is_first: bool) -> None:
-    """Write the next pointer file, and wait until the disk has it. Nothing has changed for readers.
+def store(place: Place, content: Content, is_first: bool, sending: Sending) -> None:
+    """Write the next pointer file, make it the current one, and wait until the disk has each of the two steps.
 
-    Before the first pointer, the disk has the folder's own name. So it has that of each folder with a pointer, also if
-    a process was killed in between.
+    Until the rename, nothing has changed for readers. Before the first pointer, the disk has the folder's own name. So
+    it has that of each folder with a pointer, also if a process was killed in between.
     """
-    place.check_current()
-    next_file = place.inside / NEW
+    stored = content.encode()
     try:
-        write_file(next_file, content.encode())
+        write_file(NEW, stored, place.fd)
     except FileExistsError:  # a process that was killed has left it; it may be a link to another file
-        os.unlink(next_file)
-        write_file(next_file, content.encode())
+        os.unlink(NEW, dir_fd=place.fd)
+        write_file(NEW, stored, place.fd)
     if is_first:
-        fsync_path(place.path.parent)
-
-
-def replace_pointer(place: Place) -> None:
-    """Make the next pointer file the current one, and wait until the disk has the change."""
-    place.check_current()
-    os.replace(place.inside / NEW, place.inside / CURRENT)
+        fsync_path(os.path.dirname(place.path))
+    sending.unknown = content.unknown()  # from here on, nobody but the disk knows the outcome
+    os.replace(NEW, CURRENT, src_dir_fd=place.fd, dst_dir_fd=place.fd)
     os.fsync(place.fd)
     place.check_current()
 
 
-def fsync_path(path: Path) -> None:
+def fsync_path(path: str) -> None:
     """Wait until the disk has the names in a folder."""
     folder = Place(path)
     try:
@@ -220,14 +255,14 @@ def fsync_path(path: Path) -> None:
         folder.close()  # one call of C
 
 
-def write_file(path: Path, body: Body) -> None:
-    """Write a new file, and wait until the disk has its bytes.
+def write_file(name: str, body: Body, folder: int) -> None:
+    """Write a new file into a folder, and wait until the disk has its bytes.
 
     Raises:
         FileExistsError: there is one of that name. It is left as it is.
         ValueError: the file to copy cannot be read, or was changed meanwhile.
     """
-    file = Opened(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW)
+    file = Opened(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, folder)
     try:
         for part in (body,) if isinstance(body, bytes) else _parts_of(body):
             _write_all(file.fd, part)
@@ -275,33 +310,33 @@ def new_folder(place: Place, name: str, opened: list[Opened]) -> Place:
 
     The resource's folder must be locked: a publication that ends removes the folders that nobody has locked.
     """
-    path = place.path / name
+    path = f"{place.path}/{name}"
     os.mkdir(path)
     made = Place(path)
     opened.append(made)
     if not made.try_lock() or not made.is_current():
-        raise OSError(errno.ESTALE, "the new folder was removed at once, as by a restore", str(path))
+        raise OSError(errno.ESTALE, "the new folder was removed at once, as by a restore", path)
     return made
 
 
 def build(made: Place, bodies: Mapping[str, Body]) -> None:
     """Write the files of a publication into its folder, and wait until the disk has them."""
     for file, body in bodies.items():
-        write_file(made.inside / file, body)
+        write_file(file, body, made.fd)
     os.fsync(made.fd)
 
 
-def remove_unused(path: Path, used: tuple[str, ...]) -> None:
+def remove_unused(place: Place, used: tuple[str, ...]) -> None:
     """Remove the folders of publications that are neither current, nor the one before, nor being built.
 
     What cannot be removed now is removed after a later publication.
     """
     with contextlib.suppress(OSError):
-        for name in os.listdir(path):
+        for name in os.listdir(place.fd):
             if name.startswith(PREFIX) and name not in used:
-                old = Place(path / name)
+                old = Place(f"{place.path}/{name}", place)
                 if old.try_lock():
-                    shutil.rmtree(old.path, ignore_errors=True)
+                    shutil.rmtree(name, ignore_errors=True, dir_fd=place.fd)
                 old.close()
 
 

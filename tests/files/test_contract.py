@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fencing.kernel.fence import Fence
+from fencing.kernel.fence import Fence, Mark
 from storage_guards import AsyncFileGuard, FileGuard
 from storage_guards.files import io
 from storage_guards.files.content import Content
@@ -33,9 +33,9 @@ class TestFileGuard(GuardContract):
         return self.guard.write(fence, b"%d" % value, **options)
 
     def write_unguarded(self, resource: str, value: int) -> None:
-        path = io.path_of(self.folder, resource)
+        path = Path(io.path_of(str(self.folder), resource))
         path.mkdir(exist_ok=True)
-        found = io.load(path) or Content(Fence(resource, 1, "0" * 22), 0, ())
+        found = io.load(str(path)) or Content(Fence(resource, 1, "0" * 22), Mark(1, "0" * 22), ())
         new = path / f"unguarded-{threading.get_ident()}"
         new.write_bytes(replace(found, data=b"%d" % value).encode())
         new.replace(path / "current")

@@ -34,7 +34,7 @@ NewGuard = Callable[..., Any]
 
 
 def place(folder: Path) -> Path:
-    return io.path_of(folder, "r")
+    return Path(io.path_of(str(folder), "r"))
 
 
 def folders(folder: Path) -> set[str]:
@@ -137,7 +137,7 @@ def test_a_file_that_is_changed_while_it_is_copied_is_refused(
 def test_a_publication_that_is_being_built_is_not_removed(tmp_path: Path) -> None:
     guard = FileGuard(tmp_path)
     guard.claim(MINE)
-    building = io.new_folder(io.Place(place(tmp_path)), "folder-slow", [])
+    building = io.new_folder(io.Place(str(place(tmp_path))), "folder-slow", [])
     for number in range(3):
         guard.publish(MINE, {"a": b"%d" % number})
     io.build(building, {"a": b"1"})
@@ -271,9 +271,9 @@ def test_a_disk_that_fails_at_the_rename(
     side.call(guard.write, MINE, b"1", claim=True)
     real = os.replace
 
-    def rename(*paths: Path) -> None:
+    def rename(*paths: Any, **folders: Any) -> None:
         if landed and len(paths) == 2:
-            real(*paths)
+            real(*paths, **folders)
         raise OSError(errno.EIO, "the disk")
 
     with monkeypatch.context() as broken:
@@ -383,7 +383,7 @@ def test_the_pointer_file_can_be_read_by_people(tmp_path: Path) -> None:
     FileGuard(tmp_path).write(MINE, b"1", claim=True)
     head, _, kind, data = (place(tmp_path) / "current").read_bytes().split(b"\n")
     assert (head, kind, data) == (f"fencing 1 {MINE} 1".encode(), b"data", b"1")
-    assert content.decode((place(tmp_path) / "current").read_bytes(), Path("x")).mark.seq == 1
+    assert content.decode((place(tmp_path) / "current").read_bytes(), "x").mark.seq == 1
 
 
 @pytest.mark.parametrize("then", ["nothing", "another claims"])
@@ -393,7 +393,7 @@ def test_a_folder_that_is_replaced_during_a_block(tmp_path: Path, then: str) -> 
     guard.write(MINE, b"before", claim=True)
     shutil.copytree(tmp_path, backup)
     [folder] = tmp_path.iterdir()
-    with pytest.raises((GuardUnavailable, OutcomeUnknown)), guard.begin(MINE) as file:  # noqa: PT012 - the block is meant
+    with pytest.raises(GuardUnavailable, match="replaced meanwhile"), guard.begin(MINE) as file:  # noqa: PT012 - the block is meant
         shutil.rmtree(folder)
         shutil.copytree(backup / folder.name, folder)
         if then == "another claims":
@@ -403,3 +403,23 @@ def test_a_folder_that_is_replaced_during_a_block(tmp_path: Path, then: str) -> 
     mark = guard.mark(MINE.resource)
     assert mark is not None
     assert mark.number == (MINE if then == "nothing" else NEWER).number
+
+
+def test_a_folder_that_is_replaced_at_the_rename(
+    side: Side, new_guard: NewGuard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the last look before the rename: the write is not acknowledged, and the restored folder is as it was."""
+    guard, moved = new_guard(), tmp_path / "moved"
+    side.call(guard.write, MINE, b"before", claim=True)
+    real = os.replace
+
+    def then_restore(*names: Any, **folders: Any) -> None:
+        shutil.move(place(tmp_path), moved)
+        shutil.copytree(moved, place(tmp_path))
+        real(*names, **folders)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", then_restore)
+        unknown = side.expect(OutcomeUnknown, guard.write, MINE, b"late")
+    assert side.call(guard.read, "r") == b"before"
+    assert side.call(guard.landed, unknown) is False

@@ -38,7 +38,7 @@ PUBLISH = [
     "mkdir folder-", "open folder-", "flock", "flock", "close",
     "open a", "write", "fsync", "close", "open b", "write", "fsync", "close",
     "fsync", "open folder", "flock", "open current", "read", "read", "close", "fsync",
-    "open new", "write", "fsync", "close", "replace", "fsync", "listdir folder", "flock", "close", "flock", "close",
+    "open new", "write", "fsync", "close", "replace", "fsync", "listdir", "flock", "close", "flock", "close",
 ]  # fmt: skip
 """Those of a publication: the files and their names are on the disk before the pointer has their folder's name."""
 
@@ -49,9 +49,9 @@ FIRST = ["mkdir folder", "open parent", "fsync", "replace"]
 class Calls:
     """Watches the system calls of the guard, and kills the process before one of them."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, kill_at: int = -1) -> None:
+    def __init__(self, folder: str, monkeypatch: pytest.MonkeyPatch, kill_at: int = -1) -> None:
         self.made: list[str] = []
-        self._folder, self._kill_at = folder, kill_at
+        self._folder, self._kill_at = Path(folder), kill_at
         watched: Any = SimpleNamespace(**vars(os))
         for name in WATCHED:
             setattr(watched, name, self._watching(name, getattr(os, name)))
@@ -65,7 +65,7 @@ class Calls:
         def call(*args: Any, **options: Any) -> Any:
             if len(self.made) == self._kill_at:
                 os.kill(os.getpid(), signal.SIGKILL)
-            target = self._name(args[0]) if isinstance(args[0], Path) and name != "replace" else ""
+            target = self._name(Path(args[0])) if isinstance(args[0], str) and name != "replace" else ""
             self.made.append(f"{name} {target}".strip())
             return real(*args, **options)
 
@@ -74,7 +74,7 @@ class Calls:
     def _name(self, path: Path) -> str:
         if path == self._folder:
             return "parent"
-        if path.parent in (self._folder, Path("/proc/self/fd")):
+        if path.parent == self._folder:
             return "folder"
         return "folder-" if path.name.startswith("folder-") else path.name
 

@@ -1441,9 +1441,16 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a-lease-is-forgotten-by-the-other-guards-of-a-folder",
         "storage_guards/files/base.py",
-        "Continuity(FileBase, str(self._folder))",
+        "Continuity(FileBase, self._folder)",
         "Continuity(object())",
         ("tests/files/test_guard.py::test_all_guards_of_a_folder_know_what_was_acknowledged_to_a_lease",),
+    ),
+    Mutant(
+        "a-write-into-a-folder-that-was-replaced-at-the-rename-is-acknowledged",
+        "storage_guards/files/io.py",
+        "os.fsync(place.fd)\n    place.check_current()",
+        "os.fsync(place.fd)",
+        ("tests/files/test_guard.py::test_a_folder_that_is_replaced_at_the_rename",),
     ),
     Mutant(
         "the-rest-of-a-file-that-was-cut-is-published",
