@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Set
 from typing import Any, overload
 
 from fencing.locks.hold_several import HoldAll
@@ -39,5 +39,18 @@ def hold_all(locks: Iterable[Any], timeout: float | None = None) -> HoldAll | As
         MarkImplausible, GuardNotEnforceable: the set-up is broken. Change it as the message says.
         TypeError, ValueError: an argument has a wrong value. Correct it as the message says.
     """
-    given = check_locks(locks)
+    given = check_locks(_given(locks))
     return AsyncHoldAll(given, timeout) if isinstance(given[0], AsyncFencedLock) else HoldAll(given, timeout)
+
+
+def _given(locks: Any) -> list[Any]:
+    if isinstance(locks, (str, bytes, Set, Mapping)) or not isinstance(locks, Iterable):
+        raise TypeError(f"hold_all takes a list of locks, not {type(locks).__name__}")
+    given = list(locks)
+    for each in given:
+        if not isinstance(each, (FencedLock, AsyncFencedLock)):
+            hint = "; coordinator.hold_all takes names" if isinstance(each, str) else ""
+            raise TypeError(f"hold_all takes locks, such as coordinator.lock(name), not {type(each).__name__}{hint}")
+    if len({type(each) for each in given}) > 1:
+        raise TypeError("hold_all takes either sync or async locks, not both")
+    return given

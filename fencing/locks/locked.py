@@ -8,11 +8,13 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from string import Formatter
 from types import CoroutineType
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 from fencing.kernel.fence import check_resource
-from fencing.locks.lease import Lease
-from fencing.locks.lease_async import AsyncLease
+
+if TYPE_CHECKING:  # each side loads its own
+    from fencing.locks.lease import Lease
+    from fencing.locks.lease_async import AsyncLease
 
 P = ParamSpec("P")
 R = TypeVar("R")

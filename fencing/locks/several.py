@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fencing.kernel.effects import Claim, Plan, Shielded
 from fencing.kernel.errors import FencingError, NotAcquired, StaleFence
@@ -14,10 +14,12 @@ from fencing.locks import plans
 from fencing.locks.backend import GIVE_BACK_SECONDS, Backend
 from fencing.locks.capabilities import ReleasesSeveral
 from fencing.locks.holding import Grant
-from fencing.locks.lock import FencedLock
-from fencing.locks.lock_async import AsyncFencedLock
 from fencing.locks.reentrant import Block
 from fencing.locks.settings import TRY_SECONDS, Settings
+
+if TYPE_CHECKING:  # each side loads its own
+    from fencing.locks.lock import FencedLock
+    from fencing.locks.lock_async import AsyncFencedLock
 
 MOST_LOCKS = 100
 """How many locks are taken at once, at most. Each takes a request while the others are held."""
@@ -70,18 +72,10 @@ def check_names(resources: Iterable[str]) -> Iterable[str]:
     return resources
 
 
-def check_locks(locks: Any) -> list[Any]:
-    if isinstance(locks, (str, bytes, Set, Mapping)) or not isinstance(locks, Iterable):
-        raise TypeError(f"hold_all takes a list of locks, not {type(locks).__name__}")
-    given = list(locks)
-    for each in given:
-        if not isinstance(each, (FencedLock, AsyncFencedLock)):
-            hint = "; coordinator.hold_all takes names" if isinstance(each, str) else ""
-            raise TypeError(f"hold_all takes locks, such as coordinator.lock(name), not {type(each).__name__}{hint}")
+def check_locks(given: list[Any]) -> list[Any]:
+    """Return the locks if they can be held together; raise ValueError otherwise."""
     if not 1 <= len(given) <= MOST_LOCKS:
         raise ValueError(f"hold_all takes 1 to {MOST_LOCKS} locks, not {len(given)}")
-    if len({type(each) for each in given}) > 1:
-        raise TypeError("hold_all takes either sync or async locks, not both")
     names = [(id(each._backend), each.resource) for each in given]
     for name in names:
         if names.count(name) > 1:

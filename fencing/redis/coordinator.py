@@ -14,8 +14,6 @@ from fencing.locks.waiting import Enlist, Leave, Wait
 from fencing.redis.arguments import check_client, check_replicas
 from fencing.redis.calls import Call, Calls, NodeCall, Replicated
 from fencing.redis.client import Connections
-from fencing.redis.cluster.client import ClusterConnections
-from fencing.redis.cluster.listener import ClusterListener
 from fencing.redis.cluster.plans import MOST_RENEWALS
 from fencing.redis.listener import Listener
 from fencing.redis.plans import RedisPlans
@@ -30,6 +28,9 @@ class RedisBackend(RedisPlans):
         self.clock_floor = check_flag(clock_floor, "clock_floor")
         self.replicas = check_replicas(replicas, client)
         if isinstance(client, redis.RedisCluster):
+            from fencing.redis.cluster.client import ClusterConnections  # only users of a Cluster load it
+            from fencing.redis.cluster.listener import ClusterListener
+
             self.spans_slots, self.max_renewals = True, MOST_RENEWALS
             self._connections = cluster = ClusterConnections(client)
             self._listener = ClusterListener(cluster, self.clock)

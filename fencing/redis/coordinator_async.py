@@ -13,8 +13,6 @@ from fencing.locks.waiting import Enlist, Leave, Wait
 from fencing.redis.arguments import check_client, check_replicas
 from fencing.redis.calls import Call, Calls, NodeCall, Replicated
 from fencing.redis.client_async import AsyncConnections
-from fencing.redis.cluster.client_async import AsyncClusterConnections
-from fencing.redis.cluster.listener_async import AsyncClusterListener
 from fencing.redis.cluster.plans import MOST_RENEWALS
 from fencing.redis.listener_async import AsyncListener
 from fencing.redis.plans import RedisPlans
@@ -31,6 +29,9 @@ class AsyncRedisBackend(RedisPlans):
         self.clock_floor = check_flag(clock_floor, "clock_floor")
         self.replicas = check_replicas(replicas, client)
         if isinstance(client, redis.asyncio.RedisCluster):
+            from fencing.redis.cluster.client_async import AsyncClusterConnections  # only users of a Cluster load it
+            from fencing.redis.cluster.listener_async import AsyncClusterListener
+
             self.spans_slots, self.max_renewals = True, MOST_RENEWALS
             self._connections = cluster = AsyncClusterConnections(client)
             self._listener = AsyncClusterListener(cluster, self.clock)

@@ -8,10 +8,10 @@ wakes a waiter when the lock is offered to it. No message comes when a holder di
 from __future__ import annotations
 
 import math
-import secrets
 from collections.abc import Callable
 from functools import partial
 
+from fencing.kernel.fence import new_token
 from fencing.locks import waiting
 
 LONGEST_RECHECK_SECONDS = 10.0
@@ -53,7 +53,7 @@ class Waiters(waiting.WaiterList[Waiter]):
 
     def __init__(self, clock: Callable[[], float], call_at: CallAt, prefix: str = "") -> None:
         super().__init__(clock)
-        self.name = prefix + secrets.token_urlsafe(16)
+        self.name = prefix + new_token()
         self._call_at = call_at
         self._contended: set[str] = set()  # the last waiter that was granted the lock had to wait
         self._rechecks: dict[str, float] = {}
