@@ -6,28 +6,45 @@ call checks it as its service demands. So a pool needs no more than a function t
 A call gives its object back. If an interruption prevents that, the object is collected, and another one may take its
 place. So nothing but the call may refer to an object that is lent. A waiter whose wake was lost looks again.
 
+A burst of calls makes many objects. Those that nothing has used for a while are given up, all but one.
+
 Threads compete for what becomes free, since that is faster. One that was woken in vain, or has waited for a moment, is
 late: it is handed the next object, before all that came after it. Tasks are served in order.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, Protocol, TypeVar
 
 from fencing.kernel import process, quirks
 from fencing.kernel.effects import Plan, run, run_async
 from fencing.kernel.retry import NoReply
 from fencing.kernel.waking import LOST_WAKE_SECONDS, TaskWake, Wake, safe_lock
+from fencing.kernel.workers import Worker
 
 MOST_RECHECK_SECONDS = 1.0
 """How long a task waits at most before it looks again, however many others wait."""
 
 
-class Closable(Protocol):
+IDLE_SECONDS = 30.0
+"""After how long an object that nothing has used is given up."""
+
+
+class Lendable(Protocol):
+    """What a pool lends."""
+
+    @property
+    def used(self) -> float:
+        """When it was used last, on ``time.monotonic``; 0: never."""
+        ...
+
+
+class Closable(Lendable, Protocol):
     """What a pool for threads lends. It can be used again after it was closed: that opens it."""
 
     def close(self) -> object:
@@ -35,7 +52,7 @@ class Closable(Protocol):
         ...
 
 
-T = TypeVar("T")
+T = TypeVar("T", bound=Lendable)
 C = TypeVar("C", bound=Closable)
 
 
@@ -70,9 +87,10 @@ class _Seeker(Generic[T]):
 class _Lending(Generic[T]):
     """The objects, and the queue of calls that wait for one."""
 
-    def __init__(self, make: Callable[[], T], limit: int) -> None:
+    def __init__(self, make: Callable[[], T], limit: int, least: int) -> None:
         self._make = make
         self._limit = limit
+        self._least = least  # so many are not given up
         self._reset()
 
     def _reset(self) -> None:
@@ -84,6 +102,28 @@ class _Lending(Generic[T]):
     def made(self) -> list[T]:
         """Return all objects that exist, free ones and lent ones."""
         return [found for made in list(self._made) if (found := made()) is not None]
+
+    def _watch(self) -> None:
+        """Have the objects given up that will be idle. There are more than ``least``."""
+        raise NotImplementedError
+
+    def _take_idle(self) -> Iterator[T]:
+        """Take the objects that nothing has used for a while, unless fewer than ``least`` were left.
+
+        The stack has those at its bottom.
+        """
+        before = time.monotonic() - IDLE_SECONDS
+        for found in list(self.free):
+            if self._has_many and found.used <= before:
+                try:
+                    self.free.remove(found)
+                except ValueError:
+                    continue  # another call has just taken it
+                yield found
+
+    @property
+    def _has_many(self) -> bool:
+        return len(self._made) > self._least
 
     def discard(self, lent: T) -> None:
         """Lend the object no more: another one may take its place. This may be repeated after an interruption."""
@@ -135,6 +175,8 @@ class _Lending(Generic[T]):
                 if len(self._made) < self._limit:
                     lent = self._make()
                     self._made.add(weakref.ref(lent, self._made.discard))  # a call of C, so nothing interrupts it
+            if self._has_many:
+                self._watch()
             return lent
         except BaseException:
             lent = None
@@ -167,6 +209,44 @@ class _Lending(Generic[T]):
             self._pass_on(seeker.lent)
 
 
+class _Idle:
+    """Closes what pools for threads have too much of. Its thread lives while there is such a pool."""
+
+    def __init__(self) -> None:
+        self._worker = Worker("fencing-idle")
+        self._reset()
+        process.after_fork(self._reset)
+
+    def _reset(self) -> None:
+        self._pools: set[weakref.ref[Pool[Any]]] = set()
+        self._checks_at = 0.0
+
+    def watch(self, pool: Pool[Any]) -> None:
+        """Have the pool give up what is idle. This may be repeated."""
+        if not self._pools:
+            self._checks_at = time.monotonic() + IDLE_SECONDS
+        self._pools.add(weakref.ref(pool, self._pools.discard))
+        try:
+            self._worker.wake(self._check)
+        except RuntimeError:
+            pass  # no thread can be started, mostly because the interpreter is ending
+
+    def _check(self) -> float | None:
+        now = time.monotonic()
+        if now < self._checks_at:
+            return self._checks_at - now
+        for each in list(self._pools):
+            self._pools.discard(each)  # first: whoever makes an object meanwhile adds it again
+            pool = each()
+            if pool is not None and pool.give_up_idle():
+                self._pools.add(each)
+        self._checks_at = now + IDLE_SECONDS
+        return IDLE_SECONDS if self._pools else None
+
+
+_idle = _Idle()
+
+
 class Pool(_Lending[C]):
     """A pool for threads. A forked child has objects of its own.
 
@@ -187,6 +267,7 @@ class Pool(_Lending[C]):
             sessions.
 
         has_reserve: whether there is one more object, for calls that must not wait for the others.
+        must_stay: returns whether an object must not be given up, however long nothing has used it.
         may_change_threads: whether any thread may use an object where greenlets have taken the place of threads. A
             socket belongs to the event loop of the thread that opened it.
 
@@ -202,12 +283,17 @@ class Pool(_Lending[C]):
         *,
         keeps_inherited: bool = False,
         has_reserve: bool = False,
+        must_stay: Callable[[C], bool] = lambda _: False,
         may_change_threads: bool = False,
+        least: int = 1,
     ) -> None:
-        super().__init__(make, limit)
+        super().__init__(make, limit, least)
+        self._must_stay = must_stay
         self._reserve: Pool[C] | None = None
         if has_reserve:
-            self._reserve = Pool(make, 1, keeps_inherited=keeps_inherited, may_change_threads=may_change_threads)
+            self._reserve = Pool(
+                make, 1, keeps_inherited=keeps_inherited, may_change_threads=may_change_threads, least=0
+            )
         self._may_change_threads = may_change_threads
         self.closed = False
         self._is_forked = False
@@ -281,6 +367,22 @@ class Pool(_Lending[C]):
         if self.closed:  # close() first says so, and then closes the free ones
             self.close()
 
+    def _watch(self) -> None:
+        if self._may_change_threads or not process.has_greenlets():
+            _idle.watch(self)
+
+    def give_up_idle(self) -> bool:
+        """Close what nothing has used for a while. Return whether there may be more to give up later."""
+        for idle in self._take_idle():
+            if self._must_stay(idle):
+                self.free.appendleft(idle)
+            else:
+                try:
+                    idle.close()
+                finally:
+                    self.discard(idle)
+        return self._has_many and not self.closed
+
     def close(self) -> None:
         """Close the free objects, and each other one when it is given back."""
         self.closed = True
@@ -297,18 +399,45 @@ class Pool(_Lending[C]):
 class AsyncPool(_Lending[T]):
     """A pool for the tasks of one event loop. It is used as a :class:`Pool`, and its arguments are the same.
 
+    Args:
+        give_up: ends an object that nothing has used for a while. None: its destructor does.
+
     Attributes:
         free: the objects that are not lent, used as a stack.
     """
 
-    def __init__(self, make: Callable[[], T], limit: int, *, has_reserve: bool = False) -> None:
-        super().__init__(make, limit)
-        self._reserve: AsyncPool[T] | None = AsyncPool(make, 1) if has_reserve else None
+    def __init__(
+        self,
+        make: Callable[[], T],
+        limit: int,
+        *,
+        has_reserve: bool = False,
+        give_up: Callable[[T], object] | None = None,
+        least: int = 1,
+    ) -> None:
+        super().__init__(make, limit, least)
+        self._give_up = give_up
+        self._is_watched = False
+        self._reserve: AsyncPool[T] | None = AsyncPool(make, 1, give_up=give_up, least=0) if has_reserve else None
 
     @property
     def pools(self) -> list[AsyncPool[T]]:
         """This one and its reserve."""
         return [self] if self._reserve is None else [self, self._reserve]
+
+    def _watch(self) -> None:
+        if not self._is_watched:
+            asyncio.get_running_loop().call_later(IDLE_SECONDS, _check_idle, weakref.ref(self))
+            self._is_watched = True
+
+    def give_up_idle(self) -> None:
+        """End what nothing has used for a while."""
+        self._is_watched = False
+        for idle in self._take_idle():
+            if self._give_up is not None:
+                self._give_up(idle)
+        if self._has_many:
+            self._watch()
 
     async def take_urgently(self, seconds: float) -> tuple[AsyncPool[T], T]:
         """Do what ``take`` does for a call that must not wait for the others: from the reserve if none is free."""
@@ -338,3 +467,10 @@ class AsyncPool(_Lending[T]):
             self._pass_on(lent)
         else:
             (self.free.appendleft if last else self.free.append)(lent)
+
+
+def _check_idle(pool: weakref.ref[AsyncPool[Any]]) -> None:
+    """Give up what is idle, if the pool is still there. The timer of the loop does not keep it alive."""
+    found = pool()
+    if found is not None:
+        found.give_up_idle()

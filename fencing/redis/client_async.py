@@ -44,6 +44,10 @@ class LoneConnection:
         self._loop, self._pid = loop, process.pid()
         self.connection = LoopConnection(factory, loop)
 
+    @property
+    def used(self) -> float:
+        return self.connection.used
+
     def __del__(self) -> None:
         if self._pid == process.pid() and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self.connection.stop)

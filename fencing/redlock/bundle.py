@@ -123,6 +123,11 @@ class Bundle:
         self._poll = Poll()
         self.select, self.indices = self._poll.select, self._poll.indices
 
+    @property
+    def used(self) -> float:
+        """When one of the connections was used last."""
+        return max(node.used for node in self.nodes)
+
     def owes(self) -> bool:
         """Return whether replies are missing."""
         for node in self.nodes:  # noqa: SIM110 - any() takes longer

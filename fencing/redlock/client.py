@@ -23,7 +23,7 @@ from fencing.kernel.lending import Pool
 from fencing.kernel.opening import Opener, Openings
 from fencing.kernel.retry import NoReply
 from fencing.kernel.waking import LOST_WAKE_SECONDS, Wake
-from fencing.redis.calls import Call, release_call
+from fencing.redis.calls import Call, count_call, release_call
 from fencing.redis.connection_factory import MAX_CONNECTIONS, map_error
 from fencing.redis.scripts import RELEASE, RELEASE_SEVERAL
 from fencing.redlock.bundle import Bundle, NodeConnection
@@ -36,6 +36,8 @@ from fencing.redlock.scripts import REMINT
 LEAST_WAIT_SECONDS = 1.0
 """How long a thread waits for a bundle at least: the time-out of a node would be too short for that."""
 
+_NO_CALL = Fanout(count_call(0.0), (), 0, 0, 0.0)
+
 MOST_TOKENS = 4096
 """For how many tokens it is known which bundle owes replies. For older ones a release may overtake its acquire."""
 
@@ -46,7 +48,7 @@ class FanoutConnections:
     def __init__(self, nodes: Nodes) -> None:
         self.nodes = nodes
         self.address = self.location = nodes.address
-        self._pool = Pool(partial(Bundle, nodes.count), MAX_CONNECTIONS)
+        self._pool = Pool(partial(Bundle, nodes.count), MAX_CONNECTIONS, must_stay=self._must_stay)
         openings = Openings()
         self._openers = [
             Opener(each.address, partial(NodeConnection.greeted, i, each), NodeConnection.close, self._adopt, openings)
@@ -116,6 +118,12 @@ class FanoutConnections:
             return False  # the server is none that can be a node; the next call is told
         finally:
             self._give_back(bundle)
+
+    def _must_stay(self, bundle: Bundle) -> bool:
+        """Return whether an idle bundle still owes replies, after those that have arrived were read."""
+        if bundle.owes():
+            Exchange(self.nodes, self._openers, bundle, _NO_CALL).read_late()
+        return bundle.owes()
 
     def _note_owing(self, token: str, bundle: Bundle) -> None:
         if not bundle.owes():

@@ -94,6 +94,10 @@ class Exchange:
             self.owes = True
             self._give_up()
 
+    def read_late(self) -> None:
+        """Read the replies to earlier calls that have arrived. A release among those may have to be sent again."""
+        self._read([(file, None) for file in list(self._bundle.indices)])
+
     def _send(self) -> None:
         now = self._sent_at
         fanout, bundle, waiting, awaited = self._fanout, self._bundle, self._waiting, self._awaited

@@ -25,11 +25,11 @@ OPENING_SECONDS = 3.0
 class _Slot:
     """The place of a connection, which is opened when it is needed. A timer ends requests that take too long."""
 
-    __slots__ = ("__weakref__", "_armed_until", "_until", "connection", "opened_at")
+    __slots__ = ("__weakref__", "_armed_until", "_until", "connection", "opened_at", "used")
 
     def __init__(self) -> None:
         self.connection: OwnConnection | None = None
-        self.opened_at = 0.0
+        self.opened_at = self.used = 0.0
         self._until: float | None = None  # None: no request is under way
         self._armed_until = float("inf")
 
@@ -41,6 +41,7 @@ class _Slot:
 
     def unwatch(self) -> None:
         self._until = None
+        self.used = time.monotonic()
 
     def _arm(self, until: float) -> None:
         self._armed_until = until

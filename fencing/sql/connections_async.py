@@ -31,18 +31,18 @@ https://github.com/python/cpython/issues/86296)."""
 class _Slot:
     """The place of a connection, which is opened when it is needed."""
 
-    __slots__ = ("__weakref__", "connection", "opened_at")
+    __slots__ = ("__weakref__", "connection", "opened_at", "used")
 
     def __init__(self) -> None:
         self.connection: OwnConnection | None = None
-        self.opened_at = 0.0
+        self.opened_at = self.used = 0.0
 
 
 class _OfLoop:
     """The connections of one event loop."""
 
     def __init__(self) -> None:
-        self.pool = AsyncPool(_Slot, MAX_CONNECTIONS, has_reserve=True)
+        self.pool = AsyncPool(_Slot, MAX_CONNECTIONS, has_reserve=True, give_up=_give_up)
         self.broken_at = 0.0  # a connection that was opened before this moment is opened again
         self.is_stopped = False
 
@@ -123,6 +123,7 @@ class AsyncConnections:
                 mine.broken_at = time.monotonic()
             raise explain(error, sent=sent, address=self._engine.address) from error
         finally:
+            slot.used = time.monotonic()
             is_last = self.closed or mine.is_stopped  # nothing closes it after the closing
             if (is_last or not is_good) and slot.connection is not None:
                 slot.connection.hang_up()
@@ -138,6 +139,10 @@ async def _close(slot: _Slot) -> None:
     connection, slot.connection = slot.connection, None
     if connection is not None:
         await asyncio.wait([asyncio.ensure_future(greenlet_spawn(connection.close))], timeout=CLOSE_SECONDS)
+
+
+def _give_up(slot: _Slot) -> None:
+    background(asyncio.get_running_loop(), _close(slot), "fencing-sql")
 
 
 async def _within(coroutine: Coroutine[Any, Any, T], seconds: float, connection: OwnConnection | None) -> T:

@@ -119,6 +119,8 @@ def test_a_pool_refuses_a_thread_of_gevent_before_it_lends(
     monkeypatch: pytest.MonkeyPatch, may_change_threads: bool
 ) -> None:
     class Connection:
+        used = 0.0
+
         def close(self) -> None: ...
 
     pool = Pool(Connection, 1, may_change_threads=may_change_threads)

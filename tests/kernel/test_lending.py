@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -21,6 +23,7 @@ from tests.support import wait_until
 from tests.support.every_step import Exit, at_every_step
 from tests.support.forks import in_child
 from tests.support.interrupted_lines import raise_at_line
+from tests.support.loops import until
 
 LONG = 30.0
 """Seconds: what is waited for comes at once."""
@@ -33,6 +36,7 @@ class Connection:
 
     def __init__(self) -> None:
         self.is_open = False
+        self.used = math.inf  # nothing is given up of itself
 
     def open(self) -> None:
         if not self.is_open:
@@ -407,6 +411,8 @@ def test_an_interruption_of_a_return_holds_up_no_other_thread(*, is_late: bool) 
 class Turn:
     """An object that has nothing to close."""
 
+    used = math.inf
+
     def close(self) -> None:
         pass
 
@@ -483,7 +489,113 @@ def test_a_signal_handler_may_use_the_pool_while_one_is_made() -> None:
     assert pool.made() == [lent]
 
 
+# What a burst has made
+
+
+def after_a_burst(pool: Pool[Connection], count: int) -> list[weakref.ref[Connection]]:
+    """The connections that so many calls at once have opened, the one that was used last at the end."""
+    lent = [pool.take(0) for _ in range(count)]
+    for number, each in enumerate(lent):
+        each.open()
+        each.used = number * 1e-3  # long ago
+        pool.give_back(each)
+    return [weakref.ref(each) for each in lent]
+
+
+def test_what_a_burst_made_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lending, "IDLE_SECONDS", 0.01)
+    pool = pool_of(4)
+    *_, last = after_a_burst(pool, 4)
+    wait_until(lambda: Connection.open_ones == 1 and len(pool.made()) == 1)
+    assert pool.take(0) is last(), "the one that was used last stays"
+    wait_until(lambda: not lending._idle._worker.is_running)
+
+
+def test_what_was_used_lately_is_not_given_up() -> None:
+    pool = pool_of(4)
+    alive = after_a_burst(pool, 4)
+    busy = pool.take(0)
+    for each in alive[1:]:
+        if (found := each()) is not None:
+            found.used = time.monotonic()
+    assert pool.give_up_idle() is True, "it is watched further"
+    assert [each() is None for each in alive] == [True, False, False, False]
+    assert busy.is_open
+    pool.give_back(busy)
+    pool.close()
+    assert pool.give_up_idle() is False
+
+
+def test_one_that_must_stay_is_not_given_up() -> None:
+    stays: list[Connection] = []
+    pool = pool_of(3, must_stay=lambda each: each in stays)
+    after_a_burst(pool, 3)
+    stays.append(pool.free[0])
+    pool.give_up_idle()
+    assert pool.made() == stays
+    assert pool.take(0) is stays[0]
+
+
+def test_the_reserve_is_given_up_whole() -> None:
+    pool = pool_of(1, has_reserve=True)
+    lent = pool.take(0)
+    reserve, urgent = pool.take_urgently(0)
+    urgent.used = 0.0
+    reserve.give_back(urgent)
+    del urgent
+    assert reserve.give_up_idle() is False
+    assert not reserve.made()
+    assert pool.made() == [lent]
+
+
+def test_a_pool_that_is_watched_may_be_collected() -> None:
+    pool = pool_of(2)
+    after_a_burst(pool, 2)
+    watched = weakref.ref(pool)
+    assert watched in lending._idle._pools
+    del pool
+    assert watched() is None
+    assert watched not in lending._idle._pools
+    assert Connection.open_ones == 0
+
+
+@pytest.mark.parametrize("may_change_threads", [False, True])
+def test_the_sockets_of_greenlets_are_closed_by_no_other_thread(
+    monkeypatch: pytest.MonkeyPatch, may_change_threads: bool
+) -> None:
+    pool = pool_of(2, may_change_threads=may_change_threads)
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "sleep", lambda seconds: None)  # greenlets
+        after_a_burst(pool, 2)
+    assert (weakref.ref(pool) in lending._idle._pools) is may_change_threads
+
+
 # Tasks
+
+
+def test_what_a_burst_of_tasks_made_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lending, "IDLE_SECONDS", 0.01)
+
+    async def main() -> None:
+        pool = AsyncPool(Connection, 4, give_up=Connection.close, has_reserve=True)
+        lent = [await pool.take(LONG) for _ in range(4)]
+        reserve, urgent = await pool.take_urgently(LONG)
+        reserve.give_back(urgent)
+        for each in [*lent, urgent]:
+            each.open()
+            each.used = 0.0
+        busy = lent[3]
+        for each in lent[:3]:
+            pool.give_back(each)
+        del each, lent, urgent
+        await until(lambda: Connection.open_ones == 1)
+        assert busy.is_open, "one of them stays, and that is not free"
+        assert [each.made() for each in pool.pools] == [[busy], []]
+        watched = weakref.ref(pool)
+        del pool, reserve
+        assert watched() is None, "the timer of the loop does not keep it"
+
+    asyncio.run(asyncio.wait_for(main(), 60))
 
 
 async def waiting_tasks(pool: AsyncPool[Connection], count: int) -> list[asyncio.Task[Connection]]:

@@ -1432,6 +1432,27 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/guards/test_continuity.py::test_a_claim_without_any_write_is_remembered_by_its_seq",),
     ),
     Mutant(
+        "the-connections-of-a-burst-stay",
+        "fencing/kernel/lending.py",
+        "if self._has_many:\n                self._watch()",
+        "if not self._limit:\n                self._watch()",
+        ("tests/kernel/test_lending.py::test_a_pool_that_is_watched_may_be_collected",),
+    ),
+    Mutant(
+        "connections-in-use-are-given-up",
+        "fencing/kernel/lending.py",
+        "if self._has_many and found.used <= before:",
+        "if self._has_many:",
+        ("tests/kernel/test_lending.py::test_what_was_used_lately_is_not_given_up",),
+    ),
+    Mutant(
+        "connections-that-owe-replies-are-given-up",
+        "fencing/kernel/lending.py",
+        "if self._must_stay(idle):",
+        "if not self._limit:",
+        ("tests/kernel/test_lending.py::test_one_that_must_stay_is_not_given_up",),
+    ),
+    Mutant(
         "a-restore-that-took-the-claim-too-is-not-missed",
         "storage_guards/continuity.py",
         "if mark is None or is_own or mark.number < fence.number:",

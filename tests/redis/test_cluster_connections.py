@@ -12,8 +12,10 @@ import pytest
 
 from examples.servers import RedisCluster, RedisServer
 from fencing import AsyncFencedLock, CoordinatorUnavailable, FencedLock, NotAcquired, RedisCoordinator
+from fencing.kernel import lending
 from fencing.redis.connection_factory import MAX_CONNECTIONS
 from tests.support import wait_until
+from tests.support.bursts import MANY, burst_until
 from tests.support.fixtures import RedisClusters, newest_local_series
 from tests.support.forks import in_child
 from tests.support.sides import Side
@@ -143,3 +145,19 @@ def test_a_renewal_waits_for_no_calls_that_have_all_connections(redis_cluster: R
         assert lease.release() is True
         for pool, connection in lent:
             pool.give_back(connection)
+
+
+@pytest.mark.thorough
+def test_the_connections_of_a_burst_are_given_up(redis_cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lending, "IDLE_SECONDS", 0.1)
+    side = Side(False)
+    coordinator = side.coordinator(side.cluster_client(redis_cluster, client_name="app"))
+    admins = [server.client() for server in redis_cluster.primaries()]
+
+    def connections() -> list[int]:
+        return [sum(each["name"] == "app" for each in admin.client_list(_type="normal")) for admin in admins]
+
+    burst_until(side, coordinator, MANY, lambda: min(connections()) > 2)
+    wait_until(lambda: max(connections()) <= 1)
+    assert coordinator.acquire("r", timeout=60).release() is True
+    coordinator.close()

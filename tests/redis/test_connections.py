@@ -30,12 +30,14 @@ from fencing import (
     NotAcquired,
     RedisCoordinator,
 )
+from fencing.kernel import lending
 from fencing.redis.calls import release_call
 from fencing.redis.client import Connections
 from fencing.redis.connection import LazyConnection
 from fencing.redis.connection_async import Request
 from fencing.redis.connection_factory import MAX_CONNECTIONS
 from tests.support import wait_until
+from tests.support.bursts import burst_until
 from tests.support.fixtures import RedisFactory
 from tests.support.sides import Side
 
@@ -67,6 +69,22 @@ def test_a_killed_connection_is_replaced(side: Side, any_redis: RedisServer) -> 
     client.client_kill_filter(_type="normal", skipme=True)
     side.call(lease.renew)
     assert side.call(lease.release) is True
+
+
+def test_the_connections_of_a_burst_are_given_up(any_redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many waiters make many requests at once. Afterwards one connection for those is enough, and the listener's."""
+    monkeypatch.setattr(lending, "IDLE_SECONDS", 0.1)
+    side = Side(False)
+    coordinator = side.coordinator(side.client(any_redis.url, client_name="app"))
+    admin = any_redis.client()
+
+    def connections() -> int:
+        return sum(each["name"] == "app" for each in admin.client_list(_type="normal"))
+
+    burst_until(side, coordinator, ("r",), lambda: connections() > 4)
+    wait_until(lambda: connections() <= 1)
+    use(side, coordinator)
+    coordinator.close()
 
 
 @pytest.mark.thorough

@@ -12,9 +12,11 @@ import pytest
 
 from examples.servers import RedisServer, SentinelServers
 from fencing import NotAcquired
+from fencing.kernel import lending
 from fencing.redis.connection_factory import MAX_CONNECTIONS
 from fencing.redis.keys import keys_of
 from tests.support import wait_until
+from tests.support.bursts import MANY, burst_until
 from tests.support.fixtures import flush
 from tests.support.sentinels import started
 from tests.support.sides import Account, Side
@@ -55,6 +57,21 @@ def test_a_grant_waits_for_the_replica(side: Side, pair: Pair) -> None:
     side.call(lease.renew)
     assert side.call(lease.release) is True
     assert pair.calls("wait") == before + 1, "only the grant waits"
+
+
+@pytest.mark.thorough
+def test_the_connections_of_a_burst_are_given_up(side: Side, pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each grant that waits for a replica blocks a connection."""
+    monkeypatch.setattr(lending, "IDLE_SECONDS", 0.1)
+    coordinator = side.coordinator(side.client(pair.primary.url, client_name="app"), replicas=1)
+    admin = pair.primary.client()
+
+    def connections() -> int:
+        return sum(each["name"] == "app" for each in admin.client_list(_type="normal"))
+
+    burst_until(side, coordinator, MANY, lambda: connections() > 4)
+    side.wait_until(lambda: connections() <= 2)  # on asyncio one is for all other calls
+    assert side.call(side.call(coordinator.acquire, "r", timeout=60).release) is True
 
 
 def test_it_is_off_by_default(side: Side, pair: Pair) -> None:

@@ -17,12 +17,14 @@ import redis
 import redis.asyncio
 
 from fencing import AsyncRedlockCoordinator, CoordinatorUnavailable, FencingError, NotAcquired, RedlockCoordinator
+from fencing.kernel import lending
 from fencing.kernel.opening import MOST_OVERDUE_OF_ALL
 from fencing.kernel.retry import NoReply
 from fencing.redlock import client_async
 from fencing.redlock.calls import Fanout, grant_call
 from fencing.redlock.scripts import ACQUIRE
 from tests.support import wait_until
+from tests.support.bursts import MANY, burst_until
 from tests.support.redlock import FreshNodes, RedlockNodes
 from tests.support.servers import Proxy
 from tests.support.sides import Side
@@ -343,3 +345,21 @@ def test_a_function_of_one_node_that_fails_costs_no_lock(side: Side, fresh_nodes
         lease = side.call(coordinator.acquire, "r", timeout=20)
         side.call(lease.renew)
         assert side.call(lease.release) is True
+
+
+@pytest.mark.thorough
+def test_the_connections_of_a_burst_are_given_up(
+    side: Side, redlock_nodes: RedlockNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lending, "IDLE_SECONDS", 0.1)
+    coordinator = redlock_nodes.coordinator(side)
+    with redlock_nodes.servers[0].client() as admin:
+
+        def connections() -> int:
+            return len(admin.client_list(_type="normal"))
+
+        others = connections()
+        most = 1 if side.asynchronous else 5
+        burst_until(side, coordinator, MANY, lambda: connections() >= others + most)
+        side.wait_until(lambda: connections() <= others + 1)
+    assert side.call(side.call(coordinator.acquire, "r", timeout=60).release) is True

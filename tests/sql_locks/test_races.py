@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from fencing import SQLCoordinator
+from fencing.kernel import lending
 from fencing.kernel.effects import run, run_async
 from fencing.kernel.fence import new_token
 from fencing.locks.backend import Taken
@@ -19,6 +20,7 @@ from fencing.sql.own_engine import MAX_CONNECTIONS
 from fencing.sql.table import Request
 from fencing.testing.contract import Contract
 from tests.support import wait_until
+from tests.support.bursts import MANY, burst_until
 from tests.support.sql_locks import LockDatabase, through
 
 CONNECTIONS = 50
@@ -122,3 +124,19 @@ def test_more_threads_than_connections(locks: LockDatabase) -> None:
         [[count]] = locks.sql("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()")
         beside = "one for renewals and releases alone, one that listens, one of the fixture, and one that counts"
         assert count <= MAX_CONNECTIONS + 4, beside
+
+
+@pytest.mark.thorough
+@through("psycopg", "psycopg-async", of=("psycopg", "psycopg-async", "asyncpg"))
+def test_the_connections_of_a_burst_are_given_up(locks: LockDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lending, "IDLE_SECONDS", 0.1)
+    coordinator = locks.coordinator(direct=True)
+
+    def connections() -> int:
+        [[count]] = locks.sql("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()")
+        return int(count)
+
+    others = connections()
+    burst_until(locks.side, coordinator, MANY, lambda: connections() > others + 4)
+    locks.side.wait_until(lambda: connections() <= others + 2)  # one for requests, one that listens
+    assert locks.side.call(locks.side.call(coordinator.acquire, "a", timeout=60).release) is True

@@ -148,6 +148,8 @@ def _redis_more_than_its_connections(url: str) -> Operation:
 
 
 class _Lent:
+    used = float("inf")
+
     def close(self) -> None:
         pass
 
