@@ -32,6 +32,7 @@ PARTS = {
     "object_store": "guarded writes to object stores",
     "guards": "guarded writes to Redis, to files and through HTTP",
     "calls": "calls of an operation",
+    "start": "the import, and the memory of a lease",
     "live": "many locks in Redis",
     "enforced_guard": "enforcement in the database",
 }

@@ -77,6 +77,8 @@ TEXTS = {
     "of one module to a function of another. Each step of a generator counts as a call.",
     "live": "A second server with ten locks is the neighbour. A name was *ever locked* if its lock is gone. Of many "
     "names, at most one key stays for each of the 16,384 slots. It has no expiry.",
+    "start": "The coordinator is imported after `import redis`, in fresh processes. The memory of a lease is what the "
+    "process grows by for each that it holds.",
     "enforced_guard": "The same writes on a database that enforces, and on one that does not. `fsync` is off.",
 }
 

@@ -18,6 +18,7 @@ from tests.benchmarks import (
     renewal,
     sql,
     sql_locks,
+    start,
 )
 from tests.benchmarks.contenders import OURS, REDIS_PY
 from tests.benchmarks.pair import scenario_of
@@ -179,6 +180,7 @@ RENEWALS = tuple(cluster.renewals_of(10_000, kind) for kind in ("sync", "async")
 ROUND_TRIPS, UNIT = contended.ROUND_TRIPS, "idle round trips"
 GRANTS_X, P99_X, WAIT_X = (ratio_to(REDIS_PY, what) for what in (contended.GRANTS, contended.P99, contended.WAIT))
 BARE_X = ratio_to(renewal.BARE, renewal.PACED)
+START_X = ratio_to(start.REDIS, start.TIME)
 PUT_X = ratio_to(object_store.PUT, object_store.TIME)
 
 ROWS = (
@@ -243,6 +245,8 @@ ROWS = (
     _publish("publish / put", 3.3, object_store.PUBLISH, PUT_X, "x"),
     _publish(f"{object_store.MANY} objects at once", 250.0, object_store.PUBLISH_MANY, object_store.TIME, "ms"),
     _publish("write in place / put", 2.2, object_store.WRITE, PUT_X, "x"),
+    Row(f"import of RedisCoordinator / {start.REDIS}", 0.5, (("start", start.IMPORT, OURS, START_X),)),
+    Row("memory of a lease", None, (("start", start.LEASE, OURS, start.MEMORY),), "bytes"),
     *(_calls(of, what) for of in (calls.PAIR, calls.HOLD, calls.WRITE) for what in (calls.PYTHON, calls.CROSSINGS)),
     Row("memory of a slot with names ever locked", 110.0, (("live", live.LEFT, OURS, live.SLOT),), "bytes"),
     Row("keys that stay of names ever locked", 16_384.0, (("live", live.LEFT, OURS, live.KEYS),), ""),
