@@ -77,25 +77,38 @@ class Grant:
         TypeError, ValueError: the number is none.
     """
 
+    __slots__ = (
+        "__weakref__",
+        "_alive",
+        "_ended",
+        "_fence",
+        "_ref",
+        "deadline",
+        "due",
+        "due_together",
+        "first_granted_at",
+        "granted_at",
+        "hindrance",
+        "kept",
+        "late",
+        "lease",
+        "loop",
+        "number",
+        "renewed_at",
+        "resource",
+        "settings",
+        "token",
+        "ttl_requests",
+        "unanswered_since",
+        "young",
+    )
+
     settings: Settings
     granted_at: float
     first_granted_at: float
     """The moment of the first grant, from which ``max_lifetime`` counts; a lease that was reclaimed had others."""
     renewed_at: float
-
-    # Defaults of the class: most grants end without any of them.
-    unanswered_since: float | None = None  # the first attempt to renew it since the last one that succeeded
-    ttl_requests: Sequence[TtlRequest] = ()
-    loop: Any = None  # the event loop of its lease; None: threads have it
-    hindrance: Callable[[], str] | None = None  # says why its last renewal, which was due, did not begin
-    late = 0.0  # by how many seconds this process has delayed its renewal
-    due: float | None = None
-    lease: Callable[[], Notified | None] = staticmethod(_no_lease)
-    young: set[Grant] | None = None  # all that are young, until the calendar takes them over
-    _fence: Fence | None = None
-    _ref: weakref.ref[Grant] | None = None
     _alive: set[weakref.ref[Grant]]
-    due_together: set[weakref.ref[Grant]] | None = None  # all that are due at the same moment
 
     def __init__(self, resource: str, number: int, token: str, deadline: float, kept: Any = None) -> None:
         if type(number) is not int or not 1 <= number <= MAX_NUMBER:
@@ -105,7 +118,18 @@ class Grant:
         self.token = token
         self.deadline = deadline
         self.kept = kept
+        self.unanswered_since: float | None = None  # the first attempt to renew it since the last one that succeeded
+        self.ttl_requests: Sequence[TtlRequest] = ()
+        self.loop: Any = None  # the event loop of its lease; None: threads have it
+        self.hindrance: Callable[[], str] | None = None  # says why its last renewal, which was due, did not begin
+        self.late = 0.0  # by how many seconds this process has delayed its renewal
+        self.due: float | None = None
+        self.lease: Callable[[], Notified | None] = _no_lease
         self._ended: list[tuple[End | Loss, str | None]] = []  # only the first entry counts, and append is atomic
+        self.young: set[Grant] | None = None  # all that are young, until the calendar takes them over
+        self._fence: Fence | None = None
+        self._ref: weakref.ref[Grant] | None = None
+        self.due_together: set[weakref.ref[Grant]] | None = None  # all that are due at the same moment
 
     def begin(self, settings: Settings, now: float) -> None:
         """Note the settings of the lock, and the moment of the grant."""
