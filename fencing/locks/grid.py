@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 
 from fencing.kernel import process
 
@@ -31,7 +31,8 @@ def shared_moment(after: float, until: float) -> float:
 
 def _draw_origin() -> None:
     global _origin
-    _origin = secrets.randbits(42)  # a multiple of all moments of the longest ttl; a float is exact beyond
+    # 42 bits: the moments of the longest ttl lie no farther apart. A float is exact beyond.
+    _origin = int.from_bytes(os.urandom(6)) >> 6
 
 
 _draw_origin()

@@ -807,8 +807,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "all-processes-of-a-host-renew-at-the-same-moments",
         "fencing/locks/grid.py",
-        "_origin = secrets.randbits(42)",
-        "_origin = 0 * secrets.randbits(42)",
+        "_origin = int.from_bytes(os.urandom(6)) >> 6",
+        "_origin = 0",
         ("tests/locks/test_grid.py::test_each_process_has_a_grid_of_its_own",),
     ),
     Mutant(
