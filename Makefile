@@ -22,7 +22,8 @@
 #   make redlock              seeded faults on five real Redis, 15 minutes   ARGS="--runs 20 --seed 1"
 #   make explore              all interleavings of a small model          ARGS="--clients 3 --resets 1"
 #   make mutants              faults put into the code, and whether the tests find them
-#   make bench                speed, beside its targets, ten minutes      ARGS="all", ARGS="pair contended --quick"
+#   make bench                speed, beside its targets, ten minutes      ARGS="all", ARGS="pair contended --quick",
+#                             ARGS="--against HEAD~5": this checkout and a revision, turn about
 #   make wheel                build the wheel, install it elsewhere, test it there
 #   make node                 for the tests (needs npm): Azurite (Azure's Blob Storage) and s3rver (an S3 that ignores
 #                             conditions), into .node
@@ -117,6 +118,7 @@ mutants: $(VENV)/.dev
 	@$(BIN)/python -m tests.mutants $(ARGS)
 
 # The rows with targets; ARGS=all: other libraries, all cores and large numbers, too. Not while the machine does other work.
+# bench.pyperf.json has all times: $(BIN)/pyperf compare_to OLD NEW judges two runs.
 bench: $(VENV)/.bench
 	@$(BIN)/python -m tests.benchmarks $(ARGS)
 

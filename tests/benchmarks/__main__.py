@@ -1,24 +1,34 @@
 """The benchmark suite: `python -m tests.benchmarks [all] [PART …] [--quick] [--json FILE]`, or `make bench ARGS="…"`.
 
 It prints the rows with their targets, and names those that are missed. With `all` it also measures other libraries, all
-cores and large numbers. The figures go into FILE (bench.json). `python -m tests.benchmarks report FILE` makes
-docs/benchmarks.md and docs/benchmarks/ of a run of everything.
+cores and large numbers. The figures go into FILE (bench.json), and all times into FILE.pyperf.json, in pyperf's format.
+`python -m tests.benchmarks report FILE` makes docs/benchmarks.md and docs/benchmarks/ of a run of everything.
+
+With `--against REVISION` it measures the library of this checkout and that of a revision, turn about, and prints the
+ratios. The times of the revision go into FILE.against.json: `pyperf compare_to` judges the two files.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
+import io
 import json
+import subprocess
 import sys
+import tarfile
+import tempfile
 import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from tests.benchmarks.machine import describe, noise
-from tests.benchmarks.parts import ALL_ONLY, PARTS, Run, figures_of, load
+from tests.benchmarks.parts import ALL_ONLY, COMPARED, PARTS, Other, Run, figures_of, load
 from tests.benchmarks.report import write_pages
 from tests.benchmarks.rows import verdicts
-from tests.benchmarks.tables import missed, plain, verdict_rows
+from tests.benchmarks.tables import missed, plain, ratio_rows, verdict_rows
 
 EVERYTHING = "all"
 
@@ -35,48 +45,83 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"{EVERYTHING}: everything; {described}")
     parser.add_argument("--quick", action="store_true", help="few rounds: does everything work?")
     parser.add_argument("--json", type=Path, default=Path("bench.json"), metavar="FILE")
+    parser.add_argument("--against", metavar="REVISION", help=f"compare with a revision: {', '.join(COMPARED)}")
     options = parser.parse_args()
-    unknown = set(options.parts) - PARTS.keys() - {EVERYTHING}
-    if unknown:
-        parser.error(f"there is no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
+    there = COMPARED if options.against else (*PARTS, EVERYTHING)
+    if unknown := set(options.parts).difference(there):
+        parser.error(f"there is no part {', '.join(sorted(unknown))}; there are {', '.join(there)}")
     everything = EVERYTHING in options.parts
-    named = [name for name in options.parts if name != EVERYTHING]
+    by_default = COMPARED[:3] if options.against else [name for name in PARTS if everything or name not in ALL_ONLY]
     results: dict[str, Any] = {"machine": describe(), "quick": options.quick, "everything": everything, "parts": {}}
+    times: dict[Path, dict[str, Sequence[float]]] = {}
     started = time.monotonic()
-    for name in named or [name for name in PARTS if everything or name not in ALL_ONLY]:
-        results["parts"][name] = run_part(name, quick=options.quick, everything=everything or name in ALL_ONLY)
-        options.json.write_text(json.dumps(results, indent=1, ensure_ascii=False), "utf-8")
-    print(summary(results))
-    print(f"\n{time.monotonic() - started:.0f} s. All figures are in {options.json}.")
+    with _unpacked(options.against) if options.against else nullcontext() as other:
+        suffixes = {".pyperf.json": "", **({".against.json": other.suffix} if other else {})}
+        for name in [name for name in options.parts if name != EVERYTHING] or by_default:
+            run = Run(name, options.quick, everything or name in ALL_ONLY, other)
+            results["parts"][name] = run_part(run)
+            options.json.write_text(json.dumps(results, indent=1, ensure_ascii=False), "utf-8")
+            for ending, suffix in suffixes.items():
+                times.setdefault(options.json.with_suffix(ending), {}).update(run.times(suffix))
+    print(summary(results, options.against))
+    for file, its in times.items():
+        write_times(file, its)
+    files = ", ".join(map(str, (options.json, *times)))
+    print(f"\n{time.monotonic() - started:.0f} s. All figures are in {files}.")
 
 
-def run_part(name: str, *, quick: bool, everything: bool) -> dict[str, Any]:
+def run_part(run: Run) -> dict[str, Any]:
     """Return the figures of a part."""
-    run = Run(name, quick, everything)
     before = noise()
     try:
-        load(name).part(run)
+        load(run.name).part(run)
     except Exception as error:  # noqa: BLE001 - it is reported, and the other parts go on
         run.failed("all", "all", f"{type(error).__name__}: {error}")
     return {**run.result(), "noise": [before, noise()]}
 
 
-def summary(results: dict[str, Any]) -> str:
-    """Return the table of the rows, with the missed ones and the failures at its end."""
-    found = verdicts(figures_of(results))
+@contextmanager
+def _unpacked(revision: str) -> Iterator[Other]:
+    """Yield a revision, with its packages in a folder. The measurements themselves are those of this checkout."""
+    command = ["git", "archive", revision, "fencing", "storage_guards"]
+    packed = subprocess.run(command, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, check=False)
+    if packed.returncode:
+        sys.exit(f"There is no revision {revision} with these packages.")
+    with tempfile.TemporaryDirectory(prefix="fencing-bench-") as folder:
+        with tarfile.open(fileobj=io.BytesIO(packed.stdout)) as archive:
+            archive.extractall(folder, filter="data")
+        yield Other(revision, Path(folder))
+
+
+def write_times(file: Path, times: Mapping[str, Sequence[float]]) -> None:
+    """Write times in seconds in pyperf's format: https://pyperf.readthedocs.io/en/latest/api.html."""
+    pyperf = importlib.import_module("pyperf")
+    benchmarks = [
+        pyperf.Benchmark([pyperf.Run(above, metadata={"name": name, "unit": "second"}, collect_metadata=False)])
+        for name, its in times.items()
+        if (above := [value for value in its if value > 0])  # a clock may have stood still
+    ]
+    if benchmarks:
+        pyperf.BenchmarkSuite(benchmarks).dump(str(file), replace=True)
+
+
+def summary(results: dict[str, Any], against: str | None = None) -> str:
+    """Return the table of the rows, with the missed ones and the failures at its end; or that of the ratios."""
+    figures = figures_of(results)
+    found = verdicts(figures)
     lines = [
         "",
-        plain(verdict_rows(found)),
+        plain(ratio_rows(figures, against) if against else verdict_rows(found)),
         "",
         "Medians, with the 10th and the 90th percentile. A/A: the ratio of a measurement to the same one, in this run.",
-        "* Or 1.25 times raw commands, if these alone exceed 0.30.",
     ]
     for name, part in results["parts"].items():
         for failure in part["failures"]:
             lines.append(f"failed: {name}, {failure['scenario']}, {failure['of']}: {failure['said']}")
-    open_ = missed(found)
-    targets = sum(verdict.row.limit is not None for verdict in found)
-    lines += ["", f"Missed: {len(open_)} of {targets} targets", *(f"  {line}" for line in open_)]
+    if not against:
+        open_ = missed(found)
+        targets = sum(verdict.row.limit is not None for verdict in found)
+        lines += ["", f"Missed: {len(open_)} of {targets} targets", *(f"  {line}" for line in open_)]
     return "\n".join(lines)
 
 

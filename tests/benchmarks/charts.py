@@ -9,7 +9,7 @@ from pathlib import Path
 
 import examples.drawing
 from examples.drawing.markup import element, text
-from tests.benchmarks.tables import number
+from tests.benchmarks.measure import number
 
 WIDTH = 760
 HEAD = 34

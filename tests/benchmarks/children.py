@@ -12,48 +12,109 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
+import threading
 from collections.abc import Iterable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
+from tests.benchmarks.duel import serve
+
 _MARK = "result of the measurement: "
+_ROOT = Path(__file__).parents[2]
 
 
 class ChildFailed(RuntimeError):
     """A measurement without a result: it raised, died, or took too long and was killed."""
 
 
-def all_cores() -> list[int]:
-    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+class Child:
+    """A process that calls ``function`` ("module.name" of this package) with ``arguments``. All of it is JSON.
 
-
-def in_child(function: str, *, seconds: float, one_core: bool = True, hiredis: bool = True, **arguments: Any) -> Any:
-    """Return the result of ``function`` ("module.name" of this package) for ``arguments``. All of it is JSON.
+    Its answer is the result. If that is a context manager, it has contenders, and takes orders: see ``duel.serve``.
 
     Args:
+        function: the function.
         seconds: the time after which it is killed, with its own children.
+        code: the folder of the library's packages; None: those of this checkout.
         one_core: on one processor (the last one); else on all.
         hiredis: whether redis-py finds hiredis.
+        arguments: those of the function.
+    """
+
+    def __init__(
+        self,
+        function: str,
+        *,
+        seconds: float,
+        code: Path | None = None,
+        one_core: bool = True,
+        hiredis: bool = True,
+        **arguments: Any,
+    ) -> None:
+        self._seconds, self._is_late = seconds, False
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - a pipe that nobody reads fills up
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self._errors}
+        if code is not None:  # the folder in which Python starts comes first
+            pipes |= {"cwd": code, "env": {**os.environ, "PYTHONPATH": f"{code}{os.pathsep}{_ROOT}"}}
+        command = [sys.executable, "-m", "tests.benchmarks.children"]
+        # A session of its own, so that it can be killed with its children.
+        self._process = subprocess.Popen(command, text=True, start_new_session=True, **pipes)
+        self._timer = threading.Timer(seconds, self._end)
+        self._timer.start()
+        self.ask({"function": function, "one_core": one_core, "hiredis": hiredis, "arguments": arguments})
+
+    def ask(self, order: Any) -> None:
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):  # the next answer says why
+            self._process.stdin.write(f"{json.dumps(order)}\n")
+            self._process.stdin.flush()
+
+    def answer(self) -> Any:
+        """Return the next answer.
+
+        Raises:
+            ChildFailed: there is none. The text is the last line of the child's errors.
+        """
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith(_MARK):
+                return json.loads(line.removeprefix(_MARK))
+        if self._is_late:
+            raise ChildFailed(f"did not end within {self._seconds:.0f} s, and was killed")
+        self._errors.seek(0)
+        words = [line.strip() for line in self._errors if line.strip()]
+        raise ChildFailed(words[-1] if words else f"ended with {self._process.wait()} without a word")
+
+    def _end(self) -> None:
+        self._is_late = True
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+        self._end()
+        with suppress(BrokenPipeError):
+            self._process.communicate()
+        self._errors.close()
+
+
+def in_child(function: str, /, **options: Any) -> Any:
+    """Return the result of a function in a ``Child`` with these options.
 
     Raises:
-        ChildFailed: there is no result. The text is the last line of the child's errors.
+        ChildFailed: there is none.
     """
-    order = {"function": function, "one_core": one_core, "hiredis": hiredis, "arguments": arguments}
-    command = [sys.executable, "-m", "tests.benchmarks.children"]
-    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    # A session of its own, so that it can be killed with its children.
-    with subprocess.Popen(command, text=True, start_new_session=True, **pipes) as child:
-        try:
-            said, errors = child.communicate(json.dumps(order), timeout=seconds)
-        except subprocess.TimeoutExpired:
-            raise ChildFailed(f"did not end within {seconds:.0f} s, and was killed") from None
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)
-    for line in reversed(said.splitlines()):
-        if line.startswith(_MARK):
-            return json.loads(line.removeprefix(_MARK))
-    raise ChildFailed(_last_words(errors) or f"ended with {child.returncode} without a word")
+    with Child(function, **options) as child:
+        return child.answer()
+
+
+def all_cores() -> list[int]:
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 
 
 def pin(cores: Iterable[int]) -> None:
@@ -72,13 +133,12 @@ def unpin() -> None:
     pin(range(os.cpu_count() or 1))
 
 
-def _last_words(errors: str) -> str:
-    lines = [line for line in errors.splitlines() if line.strip()]
-    return lines[-1].strip() if lines else ""
+def _say(answer: Any) -> None:
+    print(f"\n{_MARK}{json.dumps(answer)}", flush=True)
 
 
 def main() -> None:
-    order = json.loads(sys.stdin.read())
+    order = json.loads(sys.stdin.readline())
     if order["one_core"]:
         pin(all_cores()[-1:])
     if not order["hiredis"]:
@@ -90,7 +150,11 @@ def main() -> None:
     if HIREDIS_AVAILABLE is not order["hiredis"]:
         raise RuntimeError(f"redis-py {'has' if HIREDIS_AVAILABLE else 'does not have'} hiredis here")
     result = function(**order["arguments"])
-    print(f"\n{_MARK}{json.dumps(result)}", flush=True)
+    if hasattr(result, "__enter__"):
+        with result as contenders:
+            serve(contenders, map(json.loads, sys.stdin), _say)
+    else:
+        _say(result)
     os._exit(0)  # threads may still wait for a lock
 
 

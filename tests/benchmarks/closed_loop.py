@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from tests.benchmarks.children import all_cores, pin, unpin
 from tests.benchmarks.contenders import open_async, open_threads
-from tests.benchmarks.raw import connect, idle_round_trip
+from tests.benchmarks.raw import connect
 from tests.benchmarks.servers import cpu_seconds, redis_server
 
 HOLD = 0.001
@@ -37,9 +37,8 @@ class Grant(NamedTuple):
 
 
 def measure(name: str, kind: str, workers: int, window: float) -> dict[str, Any]:
-    """Return the grants with their times, the processor time, the commands and the idle round trip, in seconds."""
+    """Return the grants with their times, the processor time in seconds, and the commands."""
     with redis_server() as server:
-        before = idle_round_trip(server.host, server.port)
         kinds: dict[str, type[_Threads] | type[_Processes]] = {"threads": _Threads, "tasks": _Tasks}
         crowd = kinds.get(kind, _Processes)(name, server.url, workers)
         time.sleep(WARM_UP + workers * 0.001)
@@ -52,8 +51,6 @@ def measure(name: str, kind: str, workers: int, window: float) -> dict[str, Any]
         counted_end = time.perf_counter()
         commands = counter.stop()
         grants, errors = crowd.stop()
-        time.sleep(WARM_UP)  # until the last grants are over
-        after = idle_round_trip(server.host, server.port)
         return {
             "workers": workers,
             "grants": grants,
@@ -62,7 +59,6 @@ def measure(name: str, kind: str, workers: int, window: float) -> dict[str, Any]
             "cpu": cpu,
             "counted": [counted_start, counted_end],
             "commands": commands,
-            "idle_round_trip": (before + after) / 2,
         }
 
 

@@ -8,10 +8,11 @@ use when nothing happens: they send one another messages all the time.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import redis.asyncio
@@ -20,7 +21,7 @@ from examples.servers import RedisCluster, RedisServer, start_cluster
 from fencing import AsyncRedisCoordinator, RedisCoordinator
 from fencing.redis.keys import slot_of
 from tests.benchmarks.contenders import AGAIN
-from tests.benchmarks.measure import turns
+from tests.benchmarks.duel import Contenders
 from tests.benchmarks.pair import CPU, TIME
 from tests.benchmarks.parts import Run
 from tests.benchmarks.servers import cpu_seconds, redis_server
@@ -42,12 +43,9 @@ MEMORY_ONLY = ("--appendonly", "no")
 
 def part(run: Run) -> None:
     for scenario, names in ((PAIRS, 1), (SPREAD_PAIRS, NAMES)):
-        run.say(scenario)
         nodes = (1, NODES, 6) if run.everything else (NODES,)
-        options = {"rounds": run.rounds(500), "names": names, "nodes": nodes}
-        result = run.child(scenario, "all", "cluster.measure_pairs", seconds=LIMIT, one_core=True, **options)
-        if result is not None:
-            run.compare(scenario, result, {TIME: (ONE, SERVERS), CPU: (ONE,)})
+        against = {TIME: (ONE, SERVERS), CPU: (ONE,)}
+        run.duel(scenario, "cluster.opened", against, rounds=500, seconds=LIMIT, names=names, nodes=nodes)
     for leases in (100, 1_000, 10_000) if run.everything else (10_000,):
         for kind in ("sync", "async"):
             _renewals(run, leases, kind)
@@ -106,34 +104,25 @@ def _cpu(servers: Sequence[RedisServer]) -> list[float]:
     return [cpu_seconds(server.pid) for server in servers if server.pid is not None]
 
 
-def measure_pairs(rounds: int, names: int, nodes: Sequence[int]) -> dict[str, Any]:
-    """Return wall and processor time a pair, batch by batch: one lock again and again, or ten in turn.
+@contextmanager
+def opened(names: int, nodes: Sequence[int]) -> Iterator[Contenders]:
+    """Open a lock that is taken again and again, or ten in turn, on one server and on each Cluster.
 
-    Beside the Cluster are as many single servers, each with its own share of the locks. Runs in a child.
+    Beside the Cluster are as many single servers, each with its own share of the locks.
     """
     with ExitStack() as stack:
-        locks: dict[str, list[Any]] = {}
+        functions: dict[str, Callable[[], object]] = {}
         for name, count in ((ONE, 0), (ONE + AGAIN, 0), *((CLUSTER.format(each), each) for each in nodes)):
-            _, make = _started(count, stack)
-            coordinator = make("sync")
-            locks[name] = [coordinator.lock(f"orders:{number % names}") for number in range(NAMES)]
+            functions[name] = _pairs(names, [_started(count, stack)[1]("sync")])
         if names > 1:
-            makers = [_started(0, stack)[1]("sync") for _ in range(NODES)]
-            locks[SERVERS] = [makers[number % NODES].lock(f"orders:{number % names}") for number in range(NAMES)]
-        found: dict[str, dict[str, list[float]]] = {name: {TIME: [], CPU: []} for name in locks}
-        for name in locks:
-            _pairs(locks[name])  # warm up
-        for name in turns(list(locks), rounds):
-            started, busy = time.perf_counter(), time.process_time()
-            _pairs(locks[name])
-            found[name][CPU].append((time.process_time() - busy) / NAMES * 1e6)
-            found[name][TIME].append((time.perf_counter() - started) / NAMES * 1e6)
-        return found
+            functions[SERVERS] = _pairs(names, [_started(0, stack)[1]("sync") for _ in range(NODES)])
+        yield Contenders(functions, NAMES)
 
 
-def _pairs(locks: Sequence[Any]) -> None:
-    for lock in locks:
-        lock.acquire(timeout=5).release()
+def _pairs(names: int, coordinators: Sequence[Any]) -> Callable[[], object]:
+    locks = [coordinators[number % len(coordinators)].lock(f"orders:{number % names}") for number in range(NAMES)]
+    its = itertools.cycle(locks)
+    return lambda: next(its).acquire(timeout=5).release()
 
 
 def measure_renewals(nodes: int, leases: int, kind: str, cycles: int) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tests.benchmarks.closed_loop import Grant
-from tests.benchmarks.contenders import ASYNC, REDIS_PY, THREADS, contenders
+from tests.benchmarks.contenders import ASYNC, OURS, REDIS_PY, THREADS
 from tests.benchmarks.measure import jain, percentile, turns
 from tests.benchmarks.pair import scenario_of
 from tests.benchmarks.parts import Run
@@ -23,6 +23,7 @@ HEADLINE = (
     ("threads", 8, True, 4),
     ("threads", 32, True, 4),
     ("processes", 8, True, 3),
+    ("processes", 32, True, 2),
     ("tasks", 100, True, 3),
     ("tasks", 1000, True, 2),
 )
@@ -35,21 +36,23 @@ LIMIT = 60.0
 
 GRANTS, FAIRNESS, COMMANDS = "grants/s", "fairness (Jain)", "commands a grant"
 WAIT, P50, P99, CPU = "longest wait, ms", "hand-off p50, µs", "hand-off p99, µs", "client CPU a grant, µs"
-ROUND_TRIPS = "hand-off p50, idle round trips"
-COMPARED = dict.fromkeys((GRANTS, P99, WAIT, CPU), (REDIS_PY,))
+COMPARED = dict.fromkeys((GRANTS, P50, P99, WAIT, CPU), (REDIS_PY,))
 
 
 def part(run: Run) -> None:
     for kind, workers, one_core, rounds in (*HEADLINE, *(OTHERS if run.everything else ())):
         scenario = scenario_of(kind, workers, one_core)
         run.say(scenario)
-        names = contenders(ASYNC if kind == "tasks" else THREADS, everything=run.everything)
+        names = run.contenders(ASYNC if kind == "tasks" else THREADS)
+        if run.other:
+            names.append(OURS + run.other.suffix)
         results: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
         failed: set[str] = set()
         options = {"kind": kind, "workers": workers, "window": window_of(workers) / (2 if run.quick else 1)}
         for name in turns(names, run.rounds(rounds), failed):
+            base = name.partition(" @ ")[0]
             result = run.child(
-                scenario, name, "closed_loop.measure", seconds=LIMIT, one_core=one_core, name=name, **options
+                scenario, name, "closed_loop.measure", seconds=LIMIT, one_core=one_core, name=base, **options
             )
             if result is None or not result["grants"]:
                 failed.add(name)
@@ -89,7 +92,6 @@ def numbers_of(result: dict[str, Any]) -> dict[str, float]:
     if times:
         numbers[P50] = percentile(times, 0.5) * 1e6
         numbers[P99] = percentile(times, 0.99) * 1e6
-        numbers[ROUND_TRIPS] = percentile(times, 0.5) / result["idle_round_trip"]
     return numbers
 
 

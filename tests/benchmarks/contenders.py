@@ -195,11 +195,6 @@ THREADS = tuple(_THREADS)
 ASYNC = tuple(_ASYNC)
 
 
-def contenders(names: tuple[str, ...], *, everything: bool) -> list[str]:
-    """Return the contenders of a run: ours, twice, and redis-py's; or all of them."""
-    return [OURS, OURS + AGAIN, REDIS_PY, *(name for name in names if everything and name not in (OURS, REDIS_PY))]
-
-
 def versions() -> dict[str, str]:
     """Return the versions of what is compared, and of its dependencies."""
     found = {}

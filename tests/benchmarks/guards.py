@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import os
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,14 +20,15 @@ import httpx2
 from fencing import Fence
 from storage_guards import FileGuard, HTTPGuard, RedisGuard, fenced
 from tests.benchmarks.contenders import AGAIN
-from tests.benchmarks.measure import turns
-from tests.benchmarks.parts import Found, Run
+from tests.benchmarks.duel import Contenders
+from tests.benchmarks.pair import CPU
+from tests.benchmarks.parts import Run
 from tests.benchmarks.servers import redis_server
 from tests.support.http_servers import running
 
 PLAIN, WRITE = "plain", "guard.write"
 TIME = "time, µs"
-WARM_UP = 30
+AGAINST = {TIME: (PLAIN,), CPU: ()}
 LIMIT = 60.0
 
 REDIS, FILES, HTTP = "Redis, two commands", "files, 1 KiB", "HTTP, SQLite behind a service"
@@ -39,25 +39,14 @@ Kinds = dict[str, Callable[[], object]]
 
 def part(run: Run) -> None:
     for scenario in _SCENARIOS:
-        run.say(scenario)
-        found = run.child(scenario, "all", "guards.measure", seconds=LIMIT, scenario=scenario, rounds=run.rounds(500))
-        if found is not None:
-            run.compare(scenario, found, {TIME: (PLAIN,)})
+        run.duel(scenario, "guards.opened", AGAINST, rounds=500, seconds=LIMIT, scenario=scenario)
 
 
-def measure(scenario: str, rounds: int) -> Found:
-    """Return the time of each kind of write, round by round. Runs in a child."""
+@contextmanager
+def opened(scenario: str) -> Iterator[Contenders]:
+    """Open both kinds of writes."""
     with _SCENARIOS[scenario]() as functions:
-        functions[WRITE + AGAIN] = functions[WRITE]
-        kinds = list(functions)
-        times: dict[str, list[float]] = {kind: [] for kind in kinds}
-        for kind in kinds * WARM_UP:
-            functions[kind]()
-        for kind in turns(kinds, rounds):
-            started = time.perf_counter()
-            functions[kind]()
-            times[kind].append((time.perf_counter() - started) * 1e6)
-        return {kind: {TIME: its} for kind, its in times.items()}
+        yield Contenders({**functions, WRITE + AGAIN: functions[WRITE]})
 
 
 @contextmanager

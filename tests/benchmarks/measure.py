@@ -49,6 +49,13 @@ def shares_above(limit: Sequence[float], ours: Sequence[float], theirs: Sequence
     return [(mine - least) / (other - least) for least, mine, other in rounds if other > least]
 
 
+def number(value: float) -> str:
+    """Return three significant digits, or all digits before the point, with separators between thousands."""
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    return f"{value:,.{min(max(0, 2 - math.floor(math.log10(abs(value)))), 4)}f}"
+
+
 def jain(counts: Sequence[float]) -> float:
     """Return Jain's fairness index (https://arxiv.org/abs/cs/9809099): 1 if all got the same, 1/n if one got all."""
     squares = sum(count * count for count in counts)

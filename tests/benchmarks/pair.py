@@ -1,42 +1,41 @@
 """Acquire and release without contention: one thread, and 8 threads with a lock each.
 
 A round is a batch of pairs of each contender. The contenders are shuffled in each round, and ratios are those of a
-round.
+round. The judge is the ratio to our own bytes, sent raw: redis-py gets faster and slower from hour to hour.
 """
 
 from __future__ import annotations
 
 import contextvars
-import functools
-import signal
+import importlib
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from types import FrameType
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
+from typing import Any
 
 import redis
 
-from fencing import RedisCoordinator
-from fencing.compat import RedisPyLock
-from tests.benchmarks.contenders import AGAIN, OURS, REDIS_PY, THREADS, contenders, open_threads
-from tests.benchmarks.measure import shares_above, turns
+from fencing import FencedLock, RedisCoordinator
+from tests.benchmarks.contenders import AGAIN, OURS, REDIS_PY, THREADS, open_threads
+from tests.benchmarks.duel import BATCH_LIMIT, Batch, Contenders
+from tests.benchmarks.measure import shares_above
 from tests.benchmarks.parts import Run
 from tests.benchmarks.raw import PINGS, RAW, Raw, recorded_pairs
 from tests.benchmarks.servers import redis_server
 
 TTL = 10
-BATCH_LIMIT = 20.0
-"""The seconds after which a contender is taken for hanging in a batch."""
+LIMIT = 180.0
 
 TIME, CPU = "pair, µs", "client CPU, µs"
 SHARE = f"above {RAW}, share of {REDIS_PY}"
-HOLD = f"{OURS}, hold()"
+HOLD, COORDINATOR_HOLD = f"{OURS}, hold()", f"{OURS}, coordinator.hold()"
 COMPAT = f"{OURS}.compat"
 """redis-py's interface over our locks."""
 LOCKED = f"{OURS}, locked()"
 INNER = f"{OURS}, hold() inside its own hold()"
+AGAINST = {TIME: (REDIS_PY, RAW, PINGS, OURS, HOLD), CPU: (REDIS_PY,)}
 
 # Threads, hiredis, one core; rounds, pairs in a batch.
 HEADLINE = ((1, True, True, 1500, 10), (1, False, True, 800, 10), (8, True, True, 150, 20))
@@ -48,11 +47,12 @@ Pair = Callable[[], object]
 def part(run: Run) -> None:
     for threads, hiredis, one_core, rounds, batch in (*HEADLINE, *(OTHERS if run.everything else ())):
         scenario = scenario_of("threads", threads, one_core, hiredis)
-        run.say(scenario)
-        names = contenders(THREADS, everything=run.everything)
-        options = {"threads": threads, "rounds": run.rounds(rounds), "batch": batch, "names": names}
-        result = run.child(scenario, "all", "pair.measure", seconds=180, one_core=one_core, hiredis=hiredis, **options)
-        report(run, scenario, result)
+        options = {"threads": threads, "batch": batch, "names": run.contenders(THREADS)[2:]}
+        where: dict[str, Any] = {"one_core": one_core, "hiredis": hiredis, "seconds": LIMIT}
+        found = run.duel(scenario, "pair.opened", AGAINST, rounds=rounds, **where, **options)
+        if {RAW, REDIS_PY, OURS, OURS + AGAIN} <= found.keys():
+            raw, ours, again, theirs = (found[name][TIME] for name in (RAW, OURS, OURS + AGAIN, REDIS_PY))
+            run.add(scenario, OURS, SHARE, shares_above(raw, ours, theirs), shares_above(raw, again, ours))
 
 
 def scenario_of(kind: str, workers: int, one_core: bool, hiredis: bool = True) -> str:
@@ -61,52 +61,41 @@ def scenario_of(kind: str, workers: int, one_core: bool, hiredis: bool = True) -
     return f"{count}, {'one core' if one_core else 'all cores'}{'' if hiredis else ', without hiredis'}"
 
 
-def report(run: Run, scenario: str, result: dict[str, Any] | None) -> None:
-    """Add the times of each contender, and their ratios."""
-    if result is None:
-        return
-    for name, said in result["failures"].items():
-        run.failed(scenario, name, said)
-    found = {name: its for name, its in result["found"].items() if name not in result["failures"]}
-    run.compare(scenario, found, {TIME: (REDIS_PY, RAW, PINGS, HOLD), CPU: (REDIS_PY,)})
-    if {RAW, REDIS_PY, OURS, OURS + AGAIN} <= found.keys():
-        raw, ours, again, theirs = (found[name][TIME] for name in (RAW, OURS, OURS + AGAIN, REDIS_PY))
-        run.add(scenario, OURS, SHARE, shares_above(raw, ours, theirs), shares_above(raw, again, ours))
-
-
-def measure(threads: int, rounds: int, batch: int, names: Sequence[str]) -> dict[str, Any]:
-    """Return wall and processor time a pair, batch by batch, of each contender. Runs in a child."""
+@contextmanager
+def opened(threads: int, batch: int, names: Sequence[str]) -> Iterator[Contenders]:
+    """Open the contenders, each with a lock for each thread. Another revision may lack some."""
     with redis_server() as server, ExitStack() as stack:
         resources = [f"orders:{number}" for number in range(threads)]
-        failures: dict[str, str] = {}
         recorded = recorded_pairs(server.host, server.port, resources, TTL)
-        pairs: dict[str, list[Pair]] = {
-            PINGS: [Raw(server.host, server.port).pair for _ in resources],
-            RAW: [Raw(server.host, server.port, commands).pair for commands in recorded],
-            RAW + AGAIN: [Raw(server.host, server.port, commands).pair for commands in recorded],
-            HOLD: _holds(server.url, [f"{resource}:hold" for resource in resources]),
-            LOCKED: _lockeds(server.url, [f"{resource}:locked" for resource in resources]),
-            COMPAT: _compats(server.url, [f"{resource}:compat" for resource in resources]),
+        coordinator = RedisCoordinator(redis.Redis.from_url(server.url), ttl=TTL)
+
+        def of_others(name: str) -> list[Pair]:
+            make = open_threads(name, server.url, ttl=TTL, connections=2 * threads)
+            return [partial(_one_pair, *make(f"{resource}:{name}")) for resource in resources]
+
+        openers: dict[str, Callable[[], list[Pair]]] = {
+            PINGS: lambda: [Raw(server.host, server.port).pair for _ in resources],
+            RAW: lambda: [Raw(server.host, server.port, commands).pair for commands in recorded],
+            OURS: lambda: [_at_once(coordinator.lock(f"{each}:ours")) for each in resources],
+            HOLD: lambda: [_block(coordinator.lock(f"{each}:hold").hold) for each in resources],
+            COORDINATOR_HOLD: lambda: [_block(partial(coordinator.hold, f"{each}:block")) for each in resources],
+            LOCKED: lambda: _lockeds(coordinator, [f"{each}:locked" for each in resources]),
+            COMPAT: lambda: _compats(server.url, [f"{each}:compat" for each in resources]),
+            **{name: partial(of_others, name) for name in names},
         }
         if threads == 1:  # an inner block belongs to the thread of its outer one
-            pairs[INNER] = [_inner_hold(server.url, stack)]
-        for name in names:
+            openers[INNER] = lambda: [_inner_hold(server.url, stack)]
+        functions: dict[str, Pair | Batch] = {}
+        failures: dict[str, str] = {}
+        for name, opener in openers.items():
             try:
-                make = open_threads(name, server.url, ttl=TTL, connections=2 * threads)
-                ways = [make(f"{resource}:{name}") for resource in resources]
-                pairs[name] = [functools.partial(_one_pair, way.acquire, way.release) for way in ways]
+                its = opener()
             except Exception as error:  # noqa: BLE001 - it is reported, and the others go on
-                failures[name] = _said(error)
-        run_batch = _in_this_thread if threads == 1 else _in_threads
-        for name in list(pairs):
-            _try(name, failures, run_batch, pairs[name], batch)  # warm up
-        found: dict[str, dict[str, list[float]]] = {name: {TIME: [], CPU: []} for name in pairs}
-        for name in turns(list(pairs), rounds, failures):
-            measured = _try(name, failures, run_batch, pairs[name], batch)
-            if measured is not None:
-                for what, seconds in zip((TIME, CPU), measured, strict=True):
-                    found[name][what].append(seconds / (batch * threads) * 1e6)
-        return {"found": found, "failures": failures}
+                failures[name] = f"{type(error).__name__}: {error}"
+                continue
+            function = its[0] if threads == 1 else Batch(partial(_in_threads, its, batch))
+            functions |= dict.fromkeys([name] if name in names else [name, name + AGAIN], function)
+        yield Contenders(functions, batch, failures)
 
 
 def _one_pair(acquire: Pair, release: Pair) -> None:
@@ -114,35 +103,30 @@ def _one_pair(acquire: Pair, release: Pair) -> None:
     release()
 
 
-def _holds(url: str, resources: Sequence[str]) -> list[Pair]:
-    coordinator = RedisCoordinator(redis.Redis.from_url(url), ttl=TTL)
-
-    def make(resource: str) -> Pair:
-        lock = coordinator.lock(resource)
-
-        def pair() -> None:
-            with lock.hold(timeout=5):
-                pass
-
-        return pair
-
-    return [make(resource) for resource in resources]
+def _at_once(lock: FencedLock) -> Pair:
+    return lambda: lock.acquire(timeout=5).release()
 
 
-def _lockeds(url: str, resources: Sequence[str]) -> list[Pair]:
-    coordinator = RedisCoordinator(redis.Redis.from_url(url), ttl=TTL)
+def _block(hold: Callable[..., AbstractContextManager[object]]) -> Pair:
+    def pair() -> None:
+        with hold(timeout=5):
+            pass
 
+    return pair
+
+
+def _lockeds(coordinator: RedisCoordinator, resources: Sequence[str]) -> list[Pair]:
     @coordinator.locked("{resource}", timeout=5)
     def call(resource: str) -> None:
         pass
 
-    return [functools.partial(call, resource) for resource in resources]
+    return [partial(call, resource) for resource in resources]
 
 
 def _compats(url: str, resources: Sequence[str]) -> list[Pair]:
-    client = redis.Redis.from_url(url)
-    locks = [client.lock(resource, timeout=TTL, blocking_timeout=5, lock_class=RedisPyLock) for resource in resources]
-    return [functools.partial(_one_pair, lock.acquire, lock.release) for lock in locks]
+    client, lock_class = redis.Redis.from_url(url), importlib.import_module("fencing.compat").RedisPyLock
+    locks = [client.lock(resource, timeout=TTL, blocking_timeout=5, lock_class=lock_class) for resource in resources]
+    return [partial(_one_pair, lock.acquire, lock.release) for lock in locks]
 
 
 def _inner_hold(url: str, stack: ExitStack) -> Pair:
@@ -150,42 +134,7 @@ def _inner_hold(url: str, stack: ExitStack) -> Pair:
     lock = coordinator.lock("orders:inner", reentrant=True)
     context = contextvars.Context()  # of its own, so that the other blocks of this thread are not inside of this one
     context.run(stack.enter_context, lock.hold())
-
-    def inner() -> None:
-        with lock.hold(timeout=5):
-            pass
-
-    return functools.partial(context.run, inner)
-
-
-def _try(name: str, failures: dict[str, str], run_batch: Any, pairs: Any, batch: int) -> tuple[float, float] | None:
-    try:
-        measured: tuple[float, float] = run_batch(pairs, batch)
-        return measured
-    except Exception as error:  # noqa: BLE001 - as above
-        failures[name] = _said(error)
-        return None
-
-
-def _said(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
-
-
-def _in_this_thread(pairs: list[Pair], batch: int) -> tuple[float, float]:
-    (pair,) = pairs
-    signal.signal(signal.SIGALRM, _too_long)
-    signal.setitimer(signal.ITIMER_REAL, BATCH_LIMIT)
-    try:
-        cpu, wall = time.process_time(), time.perf_counter()
-        for _ in range(batch):
-            pair()
-        return time.perf_counter() - wall, time.process_time() - cpu
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-
-
-def _too_long(number: int, frame: FrameType | None) -> NoReturn:
-    raise TimeoutError(f"a batch took more than {BATCH_LIMIT:.0f} s")
+    return partial(context.run, _block(lock.hold))
 
 
 def _in_threads(pairs: list[Pair], batch: int) -> tuple[float, float]:
@@ -207,10 +156,8 @@ def _in_threads(pairs: list[Pair], batch: int) -> tuple[float, float]:
     ready.wait(BATCH_LIMIT)
     cpu, wall = time.process_time(), time.perf_counter()
     for worker in workers:
-        worker.join(max(0.0, wall + BATCH_LIMIT - time.perf_counter()))
-    took = time.perf_counter() - wall, time.process_time() - cpu
-    if any(worker.is_alive() for worker in workers):
-        raise TimeoutError(f"a batch took more than {BATCH_LIMIT:.0f} s")
+        worker.join()
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     if errors:
         raise errors[0]
-    return took
+    return wall / (batch * len(pairs)), cpu / (batch * len(pairs))

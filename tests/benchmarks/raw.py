@@ -2,19 +2,13 @@
 
 The bytes of this library are recorded on their way to the server, so they are always those of today. The same token is
 granted again, so they can be sent any number of times.
-
-The unit of hand-offs is the idle round trip: the mean of acquire and release of version 0.1.0 on an idle server. The
-bytes of its scripts and calls are in idle_unit.resp, so the unit stays the same when our scripts change.
 """
 
 from __future__ import annotations
 
 import socket
-import statistics
 import threading
-import time
 from collections.abc import Sequence
-from pathlib import Path
 
 import redis
 
@@ -24,8 +18,6 @@ RAW = "raw commands"
 PINGS = "raw PING pair"
 
 CHUNK = 65_536
-IDLE_UNIT = Path(__file__).with_name("idle_unit.resp")
-IDLE_SECONDS = 0.001
 
 
 class Recorder:
@@ -108,24 +100,3 @@ class Raw:
         for command in self._commands:
             self._socket.sendall(command)
             self._socket.recv(CHUNK)
-
-
-def idle_round_trip(host: str, port: int, samples: int = 50) -> float:
-    """Return the seconds of an idle round trip: the mean of 0.1.0's acquire and release, each after a pause."""
-    *load, acquire, release = commands_of(IDLE_UNIT.read_bytes())
-    connection = connect(host, port)
-    for command in load:
-        connection.sendall(command)
-        connection.recv(CHUNK)
-    times: dict[bytes, list[float]] = {acquire: [], release: []}
-    for _ in range(samples):
-        for command, its in times.items():
-            time.sleep(IDLE_SECONDS)
-            started = time.perf_counter()
-            connection.sendall(command)
-            reply = connection.recv(CHUNK)
-            its.append(time.perf_counter() - started)
-            if reply.startswith(b"-"):
-                raise RuntimeError(f"the recorded scripts of 0.1.0 fail: {reply!r}")
-    connection.close()
-    return statistics.mean(map(statistics.median, times.values()))

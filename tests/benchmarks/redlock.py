@@ -27,7 +27,8 @@ from fencing.redlock.calls import Fanout, grant_call, member_words
 from fencing.redlock.scripts import ACQUIRE, RENEW
 from tests.benchmarks.children import all_cores, leave_cores
 from tests.benchmarks.contenders import AGAIN, OURS
-from tests.benchmarks.measure import turns
+from tests.benchmarks.duel import Contenders
+from tests.benchmarks.pair import CPU
 from tests.benchmarks.parts import Found, Run
 from tests.benchmarks.redlock_algorithms import redisson, redsync
 from tests.benchmarks.servers import redis_server
@@ -39,22 +40,21 @@ REDISSON, REDSYNC = "Redisson's algorithm", "redsync's algorithm"
 PAIR, FROZEN, ROUNDS = "pair on five nodes", "two nodes frozen", "grants in one round"
 ELSEWHERE = "pair on five nodes elsewhere"
 TIME, ACQUIRED, SHARE = "pair, µs", "acquire, µs", "of all grants, %"
+AGAINST = {TIME: (RAW, REDLOCK_PY), CPU: (RAW, REDLOCK_PY)}
 TTL = 10
 LIMIT = 120.0
+ROUNDS_OF_PAIRS, BATCH = 100, 30
 APART = (0, 1, 50)
 """Milliseconds between the clocks of two clients that take turns without a pause."""
 
 
 def part(run: Run) -> None:
-    run.say(PAIR)
-    found = run.child(PAIR, "all", "redlock.pairs", seconds=LIMIT, rounds=run.rounds(300))
-    if found is not None:
-        run.compare(PAIR, found, {TIME: (RAW, REDLOCK_PY)})
-    if len(all_cores()) > 1:  # else there is nowhere else
-        run.say(ELSEWHERE)
-        found = run.child(ELSEWHERE, "all", "redlock.pairs", seconds=LIMIT, rounds=run.rounds(300), elsewhere=True)
-        if found is not None:
-            run.compare(ELSEWHERE, found, {TIME: (RAW, REDLOCK_PY)})
+    elsewhere = [ELSEWHERE] if len(all_cores()) > 1 else []  # else there is nowhere else
+    for scenario in (PAIR, *elsewhere):
+        options = {"elsewhere": scenario == ELSEWHERE}
+        run.duel(scenario, "redlock.opened", AGAINST, rounds=ROUNDS_OF_PAIRS, seconds=LIMIT, **options)
+    if run.other:
+        return
     run.say(FROZEN)
     found = run.child(FROZEN, OURS, "redlock.frozen", seconds=LIMIT, rounds=run.rounds(500))
     if found is not None:
@@ -75,8 +75,11 @@ def _nodes() -> Iterator[tuple[list[RedisServer], RedlockCoordinator]]:
         yield servers, coordinator
 
 
-def pairs(rounds: int, elsewhere: bool = False) -> Found:
-    """Return the time of a pair of each contender, round by round. Runs in a child.
+@contextmanager
+def opened(elsewhere: bool) -> Iterator[Contenders]:
+    """Open the contenders.
+
+    A turn has many pairs: a pair that returns at the quorum leaves replies behind, and the next contender would pay.
 
     ``elsewhere``: the servers share a processor that the client does not use, as nodes are other machines.
     """
@@ -84,24 +87,20 @@ def pairs(rounds: int, elsewhere: bool = False) -> Found:
         if elsewhere:
             leave_cores()
         lock = coordinator.lock("orders:1")
+
+        def ours() -> None:
+            lock.acquire(timeout=5).release()
+
         functions: dict[str, Callable[[], object]] = {
-            OURS: lambda: lock.acquire(timeout=5).release(),
+            OURS: ours,
+            OURS + AGAIN: ours,
             RAW: _raw(servers),
             REDLOCK_PY: _redlock_py(servers),
             POTTERY: _pottery(servers),
             REDISSON: redisson(servers),
             REDSYNC: redsync(servers),
         }
-        functions[OURS + AGAIN] = functions[OURS]
-        times: dict[str, list[float]] = {name: [] for name in functions}
-        for function in functions.values():
-            for _ in range(20):
-                function()
-        for name in turns(list(functions), rounds):
-            started = time.perf_counter()
-            functions[name]()
-            times[name].append((time.perf_counter() - started) * 1e6)
-        return {name: {TIME: its} for name, its in times.items()}
+        yield Contenders(functions, BATCH)
 
 
 def frozen(rounds: int) -> Found:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tests.benchmarks import (
@@ -31,16 +31,6 @@ Place = tuple[str, str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Instead:
-    """A second way to meet a target, if the figure at ``place`` is above ``above``: the one at ``then`` decides."""
-
-    place: Place
-    above: float
-    then: Place
-    limit: float
-
-
-@dataclass(frozen=True, slots=True)
 class Row:
     """A limit for the worst of some figures: at most ``limit``, or at least. None: no target."""
 
@@ -49,7 +39,6 @@ class Row:
     places: tuple[Place, ...]
     unit: str = "x"
     at_least: bool = False
-    instead: Instead | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +62,6 @@ def assess(row: Row, figures: Mapping[str, Sequence[Figure]]) -> Verdict:
         return Verdict(row, worst, True, "")
     met = worst.median >= row.limit if row.at_least else worst.median <= row.limit
     said = "met"
-    if not met and row.instead is not None:
-        met, said = _second_way(row.instead, figures)
     if not met:
         said = "MISSED" + (f" ({worst.scenario})" if len(there) > 1 else "")
     if len(there) < len(found):
@@ -87,13 +74,6 @@ def verdicts(figures: Mapping[str, Sequence[Figure]]) -> list[Verdict]:
     return [assess(row, figures) for row in ROWS if any(place[0] in figures for place in row.places)]
 
 
-def _second_way(instead: Instead, figures: Mapping[str, Sequence[Figure]]) -> tuple[bool, str]:
-    condition, then = _find(instead.place, figures), _find(instead.then, figures)
-    if condition is None or then is None or condition.median <= instead.above or then.median > instead.limit:
-        return False, ""
-    return True, f"met ({instead.then[3]} {then.median:.2f})"
-
-
 def _find(place: Place, figures: Mapping[str, Sequence[Figure]]) -> Figure | None:
     part, *rest = place
     for figure in figures.get(part, ()):
@@ -102,153 +82,145 @@ def _find(place: Place, figures: Mapping[str, Sequence[Figure]]) -> Figure | Non
     return None
 
 
-ONE_THREAD = scenario_of("threads", 1, True)
-TIME_X, CPU_X = ratio_to(REDIS_PY, pair.TIME), ratio_to(REDIS_PY, pair.CPU)
-
-
-def _pair(name: str, limit: float, what: str, scenario: str = ONE_THREAD, of: str = OURS, part: str = "pair") -> Row:
-    return Row(name, limit, ((part, scenario, of, what),))
-
-
-def _first_row() -> Row:
-    raw = ("pair", ONE_THREAD, RAW, TIME_X), 0.30
-    then = ("pair", ONE_THREAD, OURS, ratio_to(RAW, pair.TIME)), 1.25
-    places = (("pair", ONE_THREAD, OURS, TIME_X),)
-    return Row(f"pair / {REDIS_PY}", 0.40, places, instead=Instead(*raw, *then))
-
-
-THREADS = tuple(scenario_of("threads", count, True) for count in (2, 8, 32))
-PROCESSES = (scenario_of("processes", 8, True),)
-TASKS = tuple(scenario_of("tasks", count, True) for count in (100, 1000))
-
-
-def _contended(
-    name: str, limit: float, what: str, scenarios: Iterable[str], unit: str = "x", at_least: bool = False
+def _row(
+    name: str,
+    limit: float | None,
+    part: str,
+    scenarios: str | Iterable[str],
+    what: str,
+    of: str = OURS,
+    *,
+    unit: str = "x",
+    at_least: bool = False,
 ) -> Row:
-    places = tuple(("contended", scenario, OURS, what) for scenario in scenarios)
-    return Row(f"contention, {name}", limit, places, unit, at_least)
+    scenarios = [scenarios] if isinstance(scenarios, str) else scenarios
+    return Row(name, limit, tuple((part, scenario, of, what) for scenario in scenarios), unit, at_least)
 
 
-def _dies(scenario: str, limit: float) -> Row:
-    return Row(f"{scenario}: until the next has it", limit, (("failures", scenario, OURS, failures.WHAT),), "ms")
-
-
-def _write(scenario: str, limit: float) -> Row:
-    return Row(
-        f"{scenario}: guard.write / plain", limit, (("sql", scenario, sql.WRITE, ratio_to(sql.PLAIN, sql.TIME)),)
-    )
-
-
-def _guarded(scenario: str, limit: float | None) -> Row:
-    what = ratio_to(guards.PLAIN, guards.TIME)
-    return Row(f"{scenario}: guard.write / plain", limit, (("guards", scenario, guards.WRITE, what),))
-
-
-def _sql_pair(scenario: str, limit: float) -> Row:
-    of, what = OURS, ratio_to(TWO_UPDATES, sql_locks.PAIR)
-    return Row(f"{scenario}: pair / {TWO_UPDATES}", limit, (("sql_locks", scenario, of, what),))
-
-
-def _sql_locks(name: str, scenario: str, what: str, unit: str, of: str = OURS) -> Row:
-    return Row(f"{sql_locks.DURABLE}, {name}", None, (("sql_locks", scenario, of, what),), unit)
-
-
-def _publish(name: str, limit: float, of: str, what: str, unit: str) -> Row:
-    return Row(f"objects, {name}", limit, (("object_store", object_store.SCENARIO, of, what),), unit)
-
-
-def _cluster(name: str, limit: float, what: str, *scenarios: str) -> Row:
-    of = cluster.CLUSTER.format(cluster.NODES)
-    places = tuple(("cluster", scenario, of, ratio_to(cluster.ONE, what)) for scenario in scenarios)
-    return Row(f"Cluster, {name} / {cluster.ONE}", limit, places)
-
-
-def _redlock_pairs() -> Iterator[Row]:
-    for where, scenario in (("", redlock.PAIR), (" elsewhere", redlock.ELSEWHERE)):
-        for peer, limit in ((redlock.REDLOCK_PY, 0.6), (redlock.RAW, 1.15)):
-            place = ("redlock", scenario, OURS, ratio_to(peer, redlock.TIME))
-            yield Row(f"five nodes{where}, pair / {peer}", limit, (place,))
-
-
-def _calls(of: str, what: str) -> Row:
-    return Row(f"{of}: {what}", None, (("calls", calls.SCENARIO, of, what),), "")
-
-
+ONE_THREAD, EIGHT_THREADS = scenario_of("threads", 1, True), scenario_of("threads", 8, True)
+TASK, MANY_TASKS = scenario_of("tasks", 1, True), scenario_of("tasks", 64, True)
+THREADS = tuple(scenario_of("threads", count, True) for count in (2, 8, 32))
+PROCESSES = tuple(scenario_of("processes", count, True) for count in (8, 32))
+TASKS = tuple(scenario_of("tasks", count, True) for count in (100, 1000))
+TIME_X, CPU_X = ratio_to(REDIS_PY, pair.TIME), ratio_to(REDIS_PY, pair.CPU)
+RAW_X, PINGS_X, OURS_X = (ratio_to(other, pair.TIME) for other in (RAW, PINGS, OURS))
+GRANTS_X, P50_X, P99_X, WAIT_X = (
+    ratio_to(REDIS_PY, what) for what in (contended.GRANTS, contended.P50, contended.P99, contended.WAIT)
+)
 LEASES = ("renewal", renewal.scenario_of(renewal.LEASES), OURS)
 MANY = live.MANY.format(live.LEVELS[-1])
 RENEWALS = tuple(cluster.renewals_of(10_000, kind) for kind in ("sync", "async"))
-ROUND_TRIPS, UNIT = contended.ROUND_TRIPS, "idle round trips"
-GRANTS_X, P99_X, WAIT_X = (ratio_to(REDIS_PY, what) for what in (contended.GRANTS, contended.P99, contended.WAIT))
+NODES = cluster.CLUSTER.format(cluster.NODES)
+ONE_X = {what: ratio_to(cluster.ONE, what) for what in (pair.TIME, cluster.SERVER, cluster.CLIENT)}
+PLAIN_X, UPDATES_X = ratio_to(sql.PLAIN, sql.TIME), ratio_to(TWO_UPDATES, sql_locks.PAIR)
 BARE_X = ratio_to(renewal.BARE, renewal.PACED)
 START_X = ratio_to(start.REDIS, start.TIME)
 PUT_X = ratio_to(object_store.PUT, object_store.TIME)
+STORE, STORE_MANY = ("object_store", object_store.SCENARIO), object_store.PUBLISH_MANY
 
 ROWS = (
-    _first_row(),
-    _pair(f"pair / {RAW}", 1.25, ratio_to(RAW, pair.TIME)),
-    _pair(f"own {RAW} / {PINGS}", 1.45, ratio_to(PINGS, pair.TIME), of=RAW),
-    _pair(f"pair, {pair.SHARE}", 0.15, pair.SHARE),
-    _pair(f"hold() inside its own hold() / {PINGS}", 0.15, ratio_to(PINGS, pair.TIME), of=pair.INNER),
-    _pair("locked() / hold()", 1.1, ratio_to(pair.HOLD, pair.TIME), of=pair.LOCKED),
-    _pair(f"pair, client CPU / {REDIS_PY}", 0.25, CPU_X),
-    _pair(f"pair, {pair.COMPAT} / {REDIS_PY}", 0.60, TIME_X, of=pair.COMPAT),
-    _pair(f"pair without hiredis / {REDIS_PY}", 0.38, TIME_X, scenario_of("threads", 1, True, hiredis=False)),
-    _pair(f"pair, 8 threads / {REDIS_PY}", 0.42, TIME_X, scenario_of("threads", 8, True)),
-    _pair(f"asyncio pair, one task / {REDIS_PY}", 0.38, TIME_X, scenario_of("tasks", 1, True), part="tasks"),
-    _pair(f"asyncio pair, 64 tasks / {REDIS_PY}", 0.18, TIME_X, scenario_of("tasks", 64, True), part="tasks"),
-    _contended("fairness (Jain)", 0.98, contended.FAIRNESS, (*THREADS, *PROCESSES, *TASKS), "", at_least=True),
-    _contended("commands a grant", 3.1, contended.COMMANDS, (*THREADS, *PROCESSES, *TASKS), ""),
-    _contended(f"2 to 32 threads: grants/s / {REDIS_PY}", 1.05, GRANTS_X, THREADS, at_least=True),
-    _contended(f"8 processes: grants/s / {REDIS_PY}", 0.95, GRANTS_X, PROCESSES, at_least=True),
-    _contended("2 to 32 threads: hand-off p50", 3.2, ROUND_TRIPS, THREADS, UNIT),
-    _contended("8 processes: hand-off p50", 4.0, ROUND_TRIPS, PROCESSES, UNIT),
-    _contended("100 tasks: hand-off p50", 3.8, ROUND_TRIPS, TASKS[:1], UNIT),
-    _contended("1000 tasks: hand-off p50", 4.5, ROUND_TRIPS, TASKS[1:], UNIT),
-    _contended(f"2 to 32 threads: hand-off p99 / {REDIS_PY}", 0.8, P99_X, THREADS),
-    _contended(f"2 to 32 threads: longest wait / {REDIS_PY}", 0.05, WAIT_X, THREADS),
-    _dies(failures.WAITER_KILLED, 5.0),
-    _dies(failures.WAITER_FROZEN, 270.0),
-    _dies(failures.CROWD_KILLED, 5.0),
-    _dies(failures.CROWD_FROZEN, 270.0),
-    _dies(failures.HOLDER_KILLED, 20.0),
+    _row(f"pair / {RAW}", 1.45, "pair", ONE_THREAD, RAW_X),
+    _row(f"pair / {REDIS_PY}", 0.44, "pair", ONE_THREAD, TIME_X),
+    _row(f"own {RAW} / {PINGS}", 1.45, "pair", ONE_THREAD, PINGS_X, RAW),
+    _row(f"pair, {pair.SHARE}", 0.15, "pair", ONE_THREAD, pair.SHARE),
+    _row("hold() / acquire and release", 1.04, "pair", ONE_THREAD, OURS_X, pair.HOLD),
+    _row("coordinator.hold() / acquire and release", 1.10, "pair", ONE_THREAD, OURS_X, pair.COORDINATOR_HOLD),
+    _row(f"hold() inside its own hold() / {PINGS}", 0.15, "pair", ONE_THREAD, PINGS_X, pair.INNER),
+    _row("locked() / hold()", 1.1, "pair", ONE_THREAD, ratio_to(pair.HOLD, pair.TIME), pair.LOCKED),
+    _row(f"pair, client CPU / {REDIS_PY}", 0.30, "pair", ONE_THREAD, CPU_X),
+    _row(f"pair, {pair.COMPAT} / {REDIS_PY}", 0.60, "pair", ONE_THREAD, TIME_X, pair.COMPAT),
+    _row(f"pair without hiredis / {REDIS_PY}", 0.38, "pair", scenario_of("threads", 1, True, hiredis=False), TIME_X),
+    _row(f"pair, 8 threads / {REDIS_PY}", 0.42, "pair", EIGHT_THREADS, TIME_X),
+    _row(f"asyncio pair, one task / {REDIS_PY}", 0.43, "tasks", TASK, TIME_X),
+    _row(f"asyncio pair, one task / {RAW}", None, "tasks", TASK, RAW_X),
+    _row(f"asyncio pair, 64 tasks / {REDIS_PY}", 0.165, "tasks", MANY_TASKS, TIME_X),
+    _row(f"asyncio pair, 64 tasks / {RAW}", None, "tasks", MANY_TASKS, RAW_X),
+    *(
+        _row(f"contention, {name}", limit, "contended", scenarios, what, unit=unit, at_least=at_least)
+        for name, limit, scenarios, what, unit, at_least in (
+            ("fairness (Jain)", 0.98, (*THREADS, *PROCESSES, *TASKS), contended.FAIRNESS, "", True),
+            ("commands a grant", 3.1, (*THREADS, *PROCESSES, *TASKS), contended.COMMANDS, "", False),
+            (f"2 to 32 threads: grants/s / {REDIS_PY}", 1.0, THREADS, GRANTS_X, "x", True),
+            (f"8 processes: grants/s / {REDIS_PY}", 0.95, PROCESSES[:1], GRANTS_X, "x", True),
+            (f"2 to 32 threads: hand-off p50 / {REDIS_PY}", 0.95, THREADS, P50_X, "x", False),
+            (f"8 processes: hand-off p50 / {REDIS_PY}", 1.5, PROCESSES[:1], P50_X, "x", False),
+            (f"32 processes: hand-off p50 / {REDIS_PY}", 1.6, PROCESSES[1:], P50_X, "x", False),
+            (f"100 tasks: hand-off p50 / {REDIS_PY}", 0.43, TASKS[:1], P50_X, "x", False),
+            (f"1000 tasks: hand-off p50 / {REDIS_PY}", 0.66, TASKS[1:], P50_X, "x", False),
+            (f"2 to 32 threads: hand-off p99 / {REDIS_PY}", 0.8, THREADS, P99_X, "x", False),
+            (f"2 to 32 threads: longest wait / {REDIS_PY}", 0.05, THREADS, WAIT_X, "x", False),
+        )
+    ),
+    *(
+        _row(f"{scenario}: until the next has it", limit, "failures", scenario, failures.WHAT, unit="ms")
+        for scenario, limit in (
+            (failures.WAITER_KILLED, 5.0),
+            (failures.WAITER_FROZEN, 270.0),
+            (failures.CROWD_KILLED, 5.0),
+            (failures.CROWD_FROZEN, 270.0),
+            (failures.HOLDER_KILLED, 20.0),
+        )
+    ),
     Row("renewal, client CPU / 1,000 threads", 0.10, ((*LEASES, ratio_to(renewal.THREAD_EACH, renewal.CPU)),)),
     Row("renewal, server time of 100 leases", 350.0, ((*LEASES, renewal.SERVER),), "µs"),
     Row(f"renewal, server time of 100 leases / {renewal.BARE}", 1.25, (("renewal", renewal.SCRIPT, OURS, BARE_X),)),
     Row("renewal, requests a second of 100 leases", 2.0, (("renewal", renewal.SPREAD, OURS, renewal.REQUESTS),), ""),
-    _cluster("pair", 1.15, pair.TIME, cluster.PAIRS),
-    _cluster("renewals: server CPU", 1.7, cluster.SERVER, *RENEWALS),
-    _cluster("renewals: client CPU", 3.0, cluster.CLIENT, *RENEWALS),
-    *_redlock_pairs(),
-    Row("five nodes, two frozen: acquire", 5000.0, (("redlock", redlock.FROZEN, OURS, redlock.ACQUIRED),), "µs"),
-    _write(sql.PSYCOPG, 1.35),
-    _write(sql.SQLALCHEMY, 1.35),
-    _write(sql.SQLITE, 1.2),
-    _write(sql.MARIADB, 1.8),
-    _guarded(guards.REDIS, 1.5),
-    _guarded(guards.FILES, 1.2),
-    _guarded(guards.HTTP, None),
-    _sql_pair(sql_locks.DURABLE, 1.1),
-    _sql_pair(sql_locks.NO_WAIT, 1.8),
-    _sql_locks("requests of a pair", sql_locks.NO_WAIT, sql_locks.REQUESTS, ""),
-    _sql_locks(f"hand-off / {ADVISORY}", sql_locks.WAITING, ratio_to(ADVISORY, sql_locks.HAND_OFF), "x"),
-    _sql_locks("hand-off", sql_locks.WAITING, sql_locks.HAND_OFF, "ms"),
+    _row(f"Cluster, pair / {cluster.ONE}", 1.15, "cluster", cluster.PAIRS, ONE_X[pair.TIME], NODES),
+    _row(f"Cluster, renewals: server CPU / {cluster.ONE}", 1.7, "cluster", RENEWALS, ONE_X[cluster.SERVER], NODES),
+    _row(f"Cluster, renewals: client CPU / {cluster.ONE}", 3.0, "cluster", RENEWALS, ONE_X[cluster.CLIENT], NODES),
     *(
-        _sql_locks(f"{of}: {what}", sql_locks.LEASES, what, "", of)
-        for of in map(sql_locks.leases_of, sql_locks.COUNTS)
-        for what in (sql_locks.REQUESTS_A_SECOND, sql_locks.CLIENT_A_SECOND, sql_locks.SERVER_A_SECOND)
+        _row(f"five nodes{where}, pair / {peer}", limit, "redlock", scenario, ratio_to(peer, redlock.TIME))
+        for where, scenario, peer, limit in (
+            ("", redlock.PAIR, redlock.REDLOCK_PY, 0.70),
+            ("", redlock.PAIR, redlock.RAW, 1.12),
+            (" elsewhere", redlock.ELSEWHERE, redlock.REDLOCK_PY, 0.6),
+            (" elsewhere", redlock.ELSEWHERE, redlock.RAW, 1.15),
+        )
     ),
+    _row("five nodes, two frozen: acquire", 5000.0, "redlock", redlock.FROZEN, redlock.ACQUIRED, unit="µs"),
     *(
-        _sql_locks(f"one lock again and again: {what}", sql_locks.UPKEEP, what, "")
-        for what in (sql_locks.PAIRS, sql_locks.DEAD)
+        _row(f"{scenario}: guard.write / plain", limit, part, scenario, PLAIN_X, sql.WRITE)
+        for part, scenario, limit in (
+            ("sql", sql.PSYCOPG, 1.35),
+            ("sql", sql.SQLALCHEMY, 1.35),
+            ("sql", sql.SQLITE, 1.2),
+            ("sql", sql.MARIADB, 1.8),
+            ("guards", guards.REDIS, 1.5),
+            ("guards", guards.FILES, 1.2),
+            ("guards", guards.HTTP, None),
+        )
     ),
-    _publish("requests of a publication", 3, object_store.PUBLISH, object_store.REQUESTS, ""),
-    _publish("publish / put", 3.3, object_store.PUBLISH, PUT_X, "x"),
-    _publish(f"{object_store.MANY} objects at once", 250.0, object_store.PUBLISH_MANY, object_store.TIME, "ms"),
-    _publish("write in place / put", 2.2, object_store.WRITE, PUT_X, "x"),
+    _row(f"{sql_locks.DURABLE}: pair / {TWO_UPDATES}", 1.1, "sql_locks", sql_locks.DURABLE, UPDATES_X),
+    _row(f"{sql_locks.NO_WAIT}: pair / {TWO_UPDATES}", 1.8, "sql_locks", sql_locks.NO_WAIT, UPDATES_X),
+    *(
+        _row(f"{sql_locks.DURABLE}, {name}", None, "sql_locks", scenario, what, of, unit=unit)
+        for name, scenario, what, of, unit in (
+            ("requests of a pair", sql_locks.NO_WAIT, sql_locks.REQUESTS, OURS, ""),
+            (f"hand-off / {ADVISORY}", sql_locks.WAITING, ratio_to(ADVISORY, sql_locks.HAND_OFF), OURS, "x"),
+            ("hand-off", sql_locks.WAITING, sql_locks.HAND_OFF, OURS, "ms"),
+            *(
+                (f"{of}: {what}", sql_locks.LEASES, what, of, "")
+                for of in map(sql_locks.leases_of, sql_locks.COUNTS)
+                for what in (sql_locks.REQUESTS_A_SECOND, sql_locks.CLIENT_A_SECOND, sql_locks.SERVER_A_SECOND)
+            ),
+            *(
+                (f"one lock again and again: {what}", sql_locks.UPKEEP, what, OURS, "")
+                for what in (sql_locks.PAIRS, sql_locks.DEAD)
+            ),
+        )
+    ),
+    _row("objects, requests of a publication", 3, *STORE, object_store.REQUESTS, object_store.PUBLISH, unit=""),
+    _row("objects, publish / put", 3.3, *STORE, PUT_X, object_store.PUBLISH),
+    _row(f"objects, {object_store.MANY} objects at once", 250.0, *STORE, object_store.TIME, STORE_MANY, unit="ms"),
+    _row("objects, write in place / put", 2.2, *STORE, PUT_X, object_store.WRITE),
     Row(f"import of RedisCoordinator / {start.REDIS}", 0.5, (("start", start.IMPORT, OURS, START_X),)),
     Row("memory of a lease", None, (("start", start.LEASE, OURS, start.MEMORY),), "bytes"),
-    *(_calls(of, what) for of in (calls.PAIR, calls.HOLD, calls.WRITE) for what in (calls.PYTHON, calls.CROSSINGS)),
-    Row("memory of a slot with names ever locked", 110.0, (("live", live.LEFT, OURS, live.SLOT),), "bytes"),
-    Row("keys that stay of names ever locked", 16_384.0, (("live", live.LEFT, OURS, live.KEYS),), ""),
-    Row(f"pair with {MANY} / with {live.FEW}", 1.15, (("live", MANY, OURS, f"pair x with {live.FEW}"),)),
+    *(
+        _row(f"{of}: {what}", None, "calls", calls.SCENARIO, what, of, unit="")
+        for of in (calls.PAIR, calls.HOLD, calls.WRITE)
+        for what in (calls.PYTHON, calls.CROSSINGS)
+    ),
+    _row("memory of a slot with names ever locked", 110.0, "live", live.LEFT, live.SLOT, unit="bytes"),
+    _row("keys that stay of names ever locked", 16_384.0, "live", live.LEFT, live.KEYS, unit=""),
+    _row(f"pair with {MANY} / with {live.FEW}", 1.15, "live", MANY, f"pair x with {live.FEW}"),
 )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -22,13 +21,14 @@ from examples.servers import start_postgres
 from fencing import Fence
 from storage_guards import PsycopgGuard, SQLAlchemyGuard
 from tests.benchmarks.contenders import AGAIN
-from tests.benchmarks.measure import turns
-from tests.benchmarks.parts import Found, Run
+from tests.benchmarks.duel import Contenders
+from tests.benchmarks.pair import CPU
+from tests.benchmarks.parts import Run
 from tests.support.servers import find_mariadb_binary, start_mariadb
 
 PLAIN, WRITE, BEGIN, CLAIM = "plain", "guard.write", "guard.begin", "guard.claim"
 TIME = "time, µs"
-WARM_UP = 30
+AGAINST = {TIME: (PLAIN,), CPU: ()}
 LIMIT = 120.0
 
 PSYCOPG, SQLALCHEMY = "PostgreSQL, psycopg", "PostgreSQL, SQLAlchemy"
@@ -47,29 +47,20 @@ Kinds = dict[str, Callable[[], object]]
 
 def part(run: Run) -> None:
     for scenario in _SCENARIOS if run.everything else HEADLINE:
-        run.say(scenario)
         if scenario == MARIADB and find_mariadb_binary() is None:
             run.failed(scenario, "all", "there is no mariadbd here")
             continue
         kinds = [PLAIN, WRITE, WRITE + AGAIN, *((BEGIN, CLAIM) if run.everything else ())]
-        options = {"scenario": scenario, "rounds": run.rounds(500), "kinds": kinds}
-        found = run.child(scenario, "all", "sql.measure", seconds=LIMIT, **options)
-        if found is not None:
-            run.compare(scenario, found, {TIME: (PLAIN,)})
+        options = {"scenario": scenario, "kinds": kinds}
+        run.duel(scenario, "sql.opened", AGAINST, rounds=500, seconds=LIMIT, **options)
 
 
-def measure(scenario: str, rounds: int, kinds: list[str]) -> Found:
-    """Return the time of each kind of write, round by round. Runs in a child."""
+@contextmanager
+def opened(scenario: str, kinds: list[str]) -> Iterator[Contenders]:
+    """Open the kinds of writes."""
     with _SCENARIOS[scenario]() as functions:
         functions[WRITE + AGAIN] = functions[WRITE]
-        times: dict[str, list[float]] = {kind: [] for kind in kinds}
-        for kind in kinds * WARM_UP:
-            functions[kind]()
-        for kind in turns(kinds, rounds):
-            started = time.perf_counter()
-            functions[kind]()
-            times[kind].append((time.perf_counter() - started) * 1e6)
-        return {kind: {TIME: its} for kind, its in times.items()}
+        yield Contenders({kind: functions[kind] for kind in kinds})
 
 
 @contextmanager

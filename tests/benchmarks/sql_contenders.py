@@ -61,9 +61,9 @@ class Database:
         self.admin.execute(f"ALTER SYSTEM SET synchronous_commit = {'on' if synchronous else 'off'}")
         self.admin.execute("SELECT pg_reload_conf()")
 
-    def engine(self) -> Engine:
+    def engine(self, **options: Any) -> Engine:
         """Return an engine of its own: libraries add hooks to theirs."""
-        engine = create_engine(self.url)
+        engine = create_engine(self.url, **options)
         self._clients.append(engine)
         return engine
 
@@ -146,8 +146,13 @@ def _way_of(coordinator: SQLCoordinator) -> Way:
 
 
 def _two_updates(database: Database) -> Way:
-    connection = database.engine().connect().execution_options(isolation_level="AUTOCOMMIT")
-    return Way(lambda: connection.execute(_UPDATE), lambda: connection.execute(_UPDATE))
+    engine = database.engine(isolation_level="AUTOCOMMIT")
+
+    def update() -> None:
+        with engine.connect() as connection:
+            connection.execute(_UPDATE)
+
+    return Way(update, update)
 
 
 def _advisory(database: Database) -> Way:

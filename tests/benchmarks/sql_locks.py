@@ -1,5 +1,7 @@
 """Locks on PostgreSQL, compared with two autocommit UPDATEs of one row, and with other locks on the same server.
 
+Each UPDATE takes its connection from the pool of an engine, as each request of a lock takes one from a pool.
+
 A pair is an acquire and a release, on one core with the server, through SQLAlchemy and psycopg. With durable commits
 the disk decides; without waiting for it, the requests do. The other libraries take part where they are installed.
 """
@@ -9,7 +11,9 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from sqlalchemy import text
@@ -17,6 +21,7 @@ from sqlalchemy import text
 from fencing import SQLCoordinator
 from fencing.sql.table import Request
 from tests.benchmarks.contenders import AGAIN, OURS, Way
+from tests.benchmarks.duel import WARM_UP, Contenders
 from tests.benchmarks.measure import SEED, turns
 from tests.benchmarks.parts import Found, Run
 from tests.benchmarks.servers import cpu_seconds
@@ -46,7 +51,6 @@ WAITING, LEASES, UPKEEP = "PostgreSQL locks, waiting", "PostgreSQL locks, renewa
 SYNCHRONOUS = {DURABLE: True, NO_WAIT: False}
 COUNTS = (1_000, 10_000)
 MANY_PAIRS = 1_000_000
-WARM_UP = 30
 BATCH = 100
 OPENING = 4
 """The first rounds of hand-offs open connections, and do not count."""
@@ -71,12 +75,14 @@ def leases_of(count: int) -> str:
 def part(run: Run) -> None:
     kinds = installed([OURS, OURS + AGAIN, TWO_UPDATES, ADVISORY, FOR_UPDATE, DLOCK, PALS])
     for scenario in SYNCHRONOUS:
-        run.say(scenario)
         options = {"scenario": scenario, "kinds": kinds}
-        found = run.child(scenario, "all", "sql_locks.measure", seconds=LIMIT, rounds=run.rounds(500), **options)
-        run.compare(scenario, found or {}, {PAIR: (TWO_UPDATES,)})
+        run.duel(scenario, "sql_locks.opened", {PAIR: (TWO_UPDATES,), CLIENT: ()}, rounds=500, seconds=LIMIT, **options)
+        if run.other:
+            continue
         found = run.child(scenario, "all", "sql_locks.costs", seconds=LIMIT, rounds=run.rounds(10), **options)
         run.compare(scenario, found or {}, {})
+    if run.other:
+        return
     run.say(WAITING)
     waiting = installed([OURS, OURS + AGAIN, POLLING, ADVISORY, FOR_UPDATE, DLOCK, PALS])
     found = run.child(WAITING, "all", "sql_locks.hand_offs", seconds=LIMIT, rounds=run.rounds(40), kinds=waiting)
@@ -91,16 +97,11 @@ def part(run: Run) -> None:
     run.compare(UPKEEP, {OURS: found or {}}, {})
 
 
-def measure(scenario: str, rounds: int, kinds: list[str]) -> Found:
-    """Return the time of each kind of pair, round by round. Runs in a child."""
+@contextmanager
+def opened(scenario: str, kinds: list[str]) -> Iterator[Contenders]:
+    """Open the locks."""
     with database(synchronous=SYNCHRONOUS[scenario]) as its:
-        ways = _ways(its, kinds)
-        times: dict[str, list[float]] = {kind: [] for kind in kinds}
-        for kind in turns(kinds, rounds):
-            started = time.perf_counter()
-            _pair(ways[kind])
-            times[kind].append((time.perf_counter() - started) * 1e6)
-        return {kind: {PAIR: its} for kind, its in times.items()}
+        yield Contenders({kind: partial(_pair, way) for kind, way in _ways(its, kinds).items()})
 
 
 def costs(scenario: str, rounds: int, kinds: list[str]) -> Found:

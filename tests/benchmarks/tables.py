@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+from tests.benchmarks.measure import number
 from tests.benchmarks.parts import Figure
 from tests.benchmarks.rows import Row, Verdict
 
 Cells = Sequence[str]
-
-
-def number(value: float) -> str:
-    """Return three significant digits, or all digits before the point, with separators between thousands."""
-    if value == 0 or not math.isfinite(value):
-        return f"{value:g}"
-    return f"{value:,.{min(max(0, 2 - math.floor(math.log10(abs(value)))), 4)}f}"
 
 
 def figure_text(figure: Figure | None) -> str:
@@ -46,12 +39,29 @@ def figure_rows(figures: Sequence[Figure], scenario: str) -> list[Cells]:
 
 
 def verdict_rows(verdicts: Iterable[Verdict]) -> list[Cells]:
-    rows: list[Cells] = [["row", "measured", "A/A", "target", ""]]
+    rows: list[Cells] = [["row", "measured", "medians", "A/A", "target", ""]]
     for verdict in verdicts:
-        figure = verdict.figure
-        again = _spread_text(*figure.again) if figure is not None and figure.again else "-"
-        rows.append([verdict.row.name, figure_text(figure), again, _limit_text(verdict.row), verdict.said])
+        its = verdict.figure
+        cells = [figure_text(its), (its and its.both) or "-", _again_text(its), _limit_text(verdict.row), verdict.said]
+        rows.append([verdict.row.name, *cells])
     return rows
+
+
+def ratio_rows(figures: Mapping[str, Sequence[Figure]], other: str) -> list[Cells]:
+    """Return the ratios to another revision."""
+    rows: list[Cells] = [["part", "scenario", "", "", "medians", "A/A"]]
+    for part, its in figures.items():
+        for each in its:
+            if each.what.endswith(f" x {other}"):
+                what = each.what.removesuffix(f" x {other}")
+                rows.append(
+                    [part, each.scenario, f"{each.of}: {what}", figure_text(each), each.both, _again_text(each)]
+                )
+    return rows
+
+
+def _again_text(figure: Figure | None) -> str:
+    return _spread_text(*figure.again) if figure is not None and figure.again else "-"
 
 
 def missed(verdicts: Iterable[Verdict]) -> list[str]:
@@ -68,8 +78,7 @@ def _limit_text(row: Row) -> str:
         return "-"
     unit = "" if row.unit == "x" else f" {row.unit}"
     limit = f"{row.limit:,.0f}" if row.limit >= 100 else f"{row.limit:g}"
-    text = f"{'≥' if row.at_least else '≤'} {limit}{unit}".rstrip()
-    return text if row.instead is None else f"{text} *"
+    return f"{'≥' if row.at_least else '≤'} {limit}{unit}".rstrip()
 
 
 def plain(rows: Sequence[Cells]) -> str:

@@ -7,10 +7,11 @@ from typing import Any
 
 from tests.benchmarks import contended, enforced_guard, failures, live, object_store, pair, renewal, sql, sql_locks
 from tests.benchmarks.contenders import OURS, REDIS_PY, THREADS
+from tests.benchmarks.measure import number
 from tests.benchmarks.parts import Figure, figures_of, ratio_to
 from tests.benchmarks.rows import verdicts
 from tests.benchmarks.sql_contenders import ADVISORY, DLOCK, FOR_UPDATE, PALS, POLLING, TWO_UPDATES
-from tests.benchmarks.tables import Cells, markdown, number, scenarios
+from tests.benchmarks.tables import Cells, markdown, scenarios
 
 Figures = Mapping[str, Sequence[Figure]]
 
