@@ -1,7 +1,8 @@
 """The benchmark suite: `python -m tests.benchmarks [all] [PART …] [--quick] [--json FILE]`, or `make bench ARGS="…"`.
 
 It prints the rows with their targets, and names those that are missed. With `all` it also measures other libraries, all
-cores and large numbers. The figures go into FILE (bench.json), and all times into FILE.pyperf.json, in pyperf's format.
+cores and large numbers. With `--runs 3` each figure is the middle one of three runs. The figures go into FILE
+(bench.json), and all times into FILE.pyperf.json, in pyperf's format.
 `python -m tests.benchmarks report FILE` makes docs/benchmarks.md and docs/benchmarks/ of a run of everything.
 
 With `--against REVISION` it measures the library of this checkout and that of a revision, turn about, and prints the
@@ -25,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.benchmarks.machine import describe, noise
-from tests.benchmarks.parts import ALL_ONLY, COMPARED, PARTS, Other, Run, figures_of, load
+from tests.benchmarks.parts import ALL_ONLY, COMPARED, PARTS, Other, Run, figures_of, load, merged
 from tests.benchmarks.report import write_pages
 from tests.benchmarks.rows import verdicts
 from tests.benchmarks.tables import missed, plain, ratio_rows, verdict_rows
@@ -44,6 +45,7 @@ def main() -> None:
     described = "; ".join(f"{name}: {its}" for name, its in PARTS.items())
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"{EVERYTHING}: everything; {described}")
     parser.add_argument("--quick", action="store_true", help="few rounds: does everything work?")
+    parser.add_argument("--runs", type=int, default=1, metavar="N", help="of each figure, the middle one of N runs")
     parser.add_argument("--json", type=Path, default=Path("bench.json"), metavar="FILE")
     parser.add_argument("--against", metavar="REVISION", help=f"compare with a revision: {', '.join(COMPARED)}")
     options = parser.parse_args()
@@ -53,16 +55,20 @@ def main() -> None:
     everything = EVERYTHING in options.parts
     by_default = COMPARED[:3] if options.against else [name for name in PARTS if everything or name not in ALL_ONLY]
     results: dict[str, Any] = {"machine": describe(), "quick": options.quick, "everything": everything, "parts": {}}
-    times: dict[Path, dict[str, Sequence[float]]] = {}
+    times: dict[Path, dict[str, list[Sequence[float]]]] = {}
+    done: dict[str, list[dict[str, Any]]] = {}
     started = time.monotonic()
     with _unpacked(options.against) if options.against else nullcontext() as other:
         suffixes = {".pyperf.json": "", **({".against.json": other.suffix} if other else {})}
-        for name in [name for name in options.parts if name != EVERYTHING] or by_default:
+        for name in ([name for name in options.parts if name != EVERYTHING] or list(by_default)) * options.runs:
             run = Run(name, options.quick, everything or name in ALL_ONLY, other)
-            results["parts"][name] = run_part(run)
+            done.setdefault(name, []).append(run_part(run))
+            results["parts"][name] = merged(done[name])
             options.json.write_text(json.dumps(results, indent=1, ensure_ascii=False), "utf-8")
             for ending, suffix in suffixes.items():
-                times.setdefault(options.json.with_suffix(ending), {}).update(run.times(suffix))
+                its = times.setdefault(options.json.with_suffix(ending), {})
+                for of, values in run.times(suffix).items():
+                    its.setdefault(of, []).append(values)
     print(summary(results, options.against))
     for file, its in times.items():
         write_times(file, its)
@@ -93,14 +99,15 @@ def _unpacked(revision: str) -> Iterator[Other]:
         yield Other(revision, Path(folder))
 
 
-def write_times(file: Path, times: Mapping[str, Sequence[float]]) -> None:
-    """Write times in seconds in pyperf's format: https://pyperf.readthedocs.io/en/latest/api.html."""
+def write_times(file: Path, times: Mapping[str, Sequence[Sequence[float]]]) -> None:
+    """Write the times of each run, in seconds, in pyperf's format: https://pyperf.readthedocs.io/en/latest/api.html."""
     pyperf = importlib.import_module("pyperf")
-    benchmarks = [
-        pyperf.Benchmark([pyperf.Run(above, metadata={"name": name, "unit": "second"}, collect_metadata=False)])
-        for name, its in times.items()
-        if (above := [value for value in its if value > 0])  # a clock may have stood still
-    ]
+    benchmarks = []
+    for name, runs in times.items():
+        described = {"metadata": {"name": name, "unit": "second"}, "collect_metadata": False}
+        above = [[value for value in its if value > 0] for its in runs]  # a clock may have stood still
+        if any(above):
+            benchmarks.append(pyperf.Benchmark([pyperf.Run(its, **described) for its in above if its]))
     if benchmarks:
         pyperf.BenchmarkSuite(benchmarks).dump(str(file), replace=True)
 

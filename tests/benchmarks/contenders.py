@@ -58,6 +58,17 @@ def _must(got: object) -> None:
         raise NotGranted
 
 
+def _checked(lock: Any, **options: Any) -> Way:
+    return Way(lambda: _must(lock.acquire(**options)), lock.release)
+
+
+def _async_checked(lock: Any, **options: Any) -> AsyncWay:
+    async def acquire() -> None:
+        _must(await lock.acquire(**options))
+
+    return AsyncWay(acquire, lock.release)
+
+
 def _fencing(client: redis.Redis, ttl: int) -> Maker:
     coordinator = RedisCoordinator(client, ttl=ttl)
 
@@ -70,31 +81,17 @@ def _fencing(client: redis.Redis, ttl: int) -> Maker:
 
 
 def _redis_py(client: redis.Redis, ttl: int) -> Maker:
-    def make(resource: str) -> Way:
-        lock = client.lock(resource, timeout=ttl, blocking_timeout=WAIT)
-        return Way(lambda: _must(lock.acquire()), lock.release)
-
-    return make
+    return lambda resource: _checked(client.lock(resource, timeout=ttl, blocking_timeout=WAIT))
 
 
 def _python_redis_lock(client: redis.Redis, ttl: int) -> Maker:
     lock_class = importlib.import_module("redis_lock").Lock
-
-    def make(resource: str) -> Way:
-        lock = lock_class(client, resource, expire=ttl)
-        return Way(lambda: _must(lock.acquire()), lock.release)  # no time-out: it must not exceed the ttl
-
-    return make
+    return lambda resource: _checked(lock_class(client, resource, expire=ttl))  # its time-out must not exceed the ttl
 
 
 def _pottery(client: redis.Redis, ttl: int) -> Maker:
     lock_class = importlib.import_module("pottery").Redlock
-
-    def make(resource: str) -> Way:
-        lock = lock_class(key=resource, masters={client}, auto_release_time=ttl)
-        return Way(lambda: _must(lock.acquire(timeout=WAIT)), lock.release)
-
-    return make
+    return lambda resource: _checked(lock_class(key=resource, masters={client}, auto_release_time=ttl), timeout=WAIT)
 
 
 def _redlock_py(client: redis.Redis, ttl: int) -> Maker:
@@ -132,47 +129,22 @@ async def _async_fencing(url: str, stack: AsyncExitStack, ttl: int, connections:
 
 async def _async_redis_py(url: str, stack: AsyncExitStack, ttl: int, connections: int) -> AsyncMaker:
     client = await stack.enter_async_context(redis.asyncio.Redis.from_url(url, max_connections=connections))
-
-    def make(resource: str) -> AsyncWay:
-        lock = client.lock(resource, timeout=ttl, blocking_timeout=WAIT)
-
-        async def acquire() -> None:
-            _must(await lock.acquire())
-
-        return AsyncWay(acquire, lock.release)
-
-    return make
+    return lambda resource: _async_checked(client.lock(resource, timeout=ttl, blocking_timeout=WAIT))
 
 
 async def _coredis(url: str, stack: AsyncExitStack, ttl: int, connections: int) -> AsyncMaker:
     coredis: Any = importlib.import_module("coredis")
     lock_class = importlib.import_module("coredis.patterns.lock").Lock
     client = await stack.enter_async_context(coredis.Redis.from_url(url, max_connections=connections))
-
-    def make(resource: str) -> AsyncWay:
-        lock = lock_class(client, resource, timeout=ttl, blocking_timeout=WAIT)
-
-        async def acquire() -> None:
-            _must(await lock.acquire())
-
-        return AsyncWay(acquire, lock.release)
-
-    return make
+    return lambda resource: _async_checked(lock_class(client, resource, timeout=ttl, blocking_timeout=WAIT))
 
 
 async def _async_pottery(url: str, stack: AsyncExitStack, ttl: int, connections: int) -> AsyncMaker:
     lock_class = importlib.import_module("pottery").AIORedlock
     client = await stack.enter_async_context(redis.asyncio.Redis.from_url(url, max_connections=connections))
-
-    def make(resource: str) -> AsyncWay:
-        lock = lock_class(key=resource, masters={client}, auto_release_time=ttl)
-
-        async def acquire() -> None:
-            _must(await lock.acquire(timeout=WAIT))
-
-        return AsyncWay(acquire, lock.release)
-
-    return make
+    return lambda resource: _async_checked(
+        lock_class(key=resource, masters={client}, auto_release_time=ttl), timeout=WAIT
+    )
 
 
 WAIT = 60

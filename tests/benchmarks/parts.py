@@ -7,6 +7,7 @@ one: write the module, name it in PARTS and, if it has targets, name them in row
 from __future__ import annotations
 
 import importlib
+import itertools
 import random
 import statistics
 import sys
@@ -194,12 +195,15 @@ class Run:
                 for name, said in failures.items():
                     self.failed(scenario, name + suffix, said)
             for _ in range(self.rounds(rounds)):
-                for suffix, child, names in order.sample(children, len(children)):
+                for each in order.sample(children, len(children)):
+                    suffix, child, names = each
                     try:
                         child.ask(order.sample(names, len(names)))
                         turns = child.answer()
                     except ChildFailed as error:
-                        turns = dict.fromkeys(names, str(error))
+                        self.failed(scenario, f"all{suffix}", error)
+                        children.remove(each)
+                        continue
                     for name, took in turns.items():
                         if isinstance(took, str):
                             self.failed(scenario, name + suffix, took)
@@ -263,6 +267,16 @@ class Run:
 def figures_of(results: Mapping[str, Any]) -> dict[str, list[Figure]]:
     """Return the figures of each part of a run."""
     return {name: [Figure(**figure) for figure in part["figures"]] for name, part in results["parts"].items()}
+
+
+def merged(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the result of several runs of a part. Of each figure it has the one whose median is in the middle."""
+    found: dict[tuple[str, str, str], list[Any]] = {}
+    for figure in itertools.chain(*(its["figures"] for its in results)):
+        found.setdefault((figure["scenario"], figure["of"], figure["what"]), []).append(figure)
+    figures = [sorted(its, key=lambda figure: figure["median"])[len(its) // 2] for its in found.values()]
+    both = {kind: list(itertools.chain(*(its[kind] for its in results))) for kind in ("failures", "noise")}
+    return {"seconds": sum(its["seconds"] for its in results), "figures": figures, **both}
 
 
 def ratio_to(other: str, what: str) -> str:

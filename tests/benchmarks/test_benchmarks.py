@@ -34,7 +34,7 @@ from tests.benchmarks.contenders import AGAIN, OURS, REDIS_PY, THREADS
 from tests.benchmarks.duel import Batch, Contenders, serve
 from tests.benchmarks.measure import Spread, jain, number, percentile, ratios, shares_above, spread_of, turns
 from tests.benchmarks.pair import TIME, scenario_of
-from tests.benchmarks.parts import ALL_ONLY, COMPARED, PARTS, Figure, Other, Run, load, ratio_to
+from tests.benchmarks.parts import ALL_ONLY, COMPARED, PARTS, Figure, Other, Run, load, merged, ratio_to
 from tests.benchmarks.raw import RAW, commands_of
 from tests.benchmarks.report import DOCS, TEXTS, contention_chart, numbers_page, write_pages
 from tests.benchmarks.rows import ROWS, Row, assess, verdicts
@@ -303,9 +303,21 @@ def test_a_turn_has_the_times_of_one_operation_or_an_error() -> None:
 
 def test_pyperf_reads_the_times_of_a_run(tmp_path: Path) -> None:
     suite: Any = importlib.import_module("pyperf").BenchmarkSuite
-    write_times(tmp_path / "times.json", {"pair": [1e-6, 3e-6, 0.0], "nothing": [0.0]})
+    write_times(tmp_path / "times.json", {"pair": [[1e-6, 0.0], [3e-6]], "nothing": [[0.0]]})
     [read] = suite.load(str(tmp_path / "times.json"))
     assert (read.get_name(), read.get_values(), read.get_unit()) == ("pair", (1e-6, 3e-6), "second")
+
+
+def test_of_several_runs_the_middle_figure_counts() -> None:
+    several = []
+    for median in (3.0, 1.0, 2.0):
+        run = Run("pair")
+        run.add("here", OURS, TIME, [median])
+        several.append({**run.result(), "noise": [median]})
+    several[0]["failures"] = ["one"]
+    both = merged(several)
+    assert [each["median"] for each in both["figures"]] == [2.0]
+    assert (both["failures"], both["noise"]) == (["one"], [3.0, 1.0, 2.0])
 
 
 @pytest.mark.thorough
