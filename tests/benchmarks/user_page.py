@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tests.benchmarks import contended, enforced_guard, failures, live, object_store, pair, renewal, sql, sql_locks
@@ -12,8 +12,6 @@ from tests.benchmarks.parts import Figure, figures_of, ratio_to
 from tests.benchmarks.rows import verdicts
 from tests.benchmarks.sql_contenders import ADVISORY, DLOCK, FOR_UPDATE, PALS, POLLING, TWO_UPDATES
 from tests.benchmarks.tables import Cells, markdown, scenarios
-
-Figures = Mapping[str, Sequence[Figure]]
 
 HEAD = """# Benchmarks
 
@@ -45,26 +43,16 @@ END = (
 
 
 def user_page(results: Mapping[str, Any], *, chart: bool) -> str:
-    """Return the page as Markdown."""
-    figures = figures_of(results)
-    blocks = [
-        HEAD,
-        _short(figures),
-        COMPARED,
-        METHOD,
-        f"## Machine and versions\n\n{where(results)}",
-        _locks(figures),
-        _contention(figures, chart),
-        _failures(figures),
-        _sql(figures),
-        _sql_locks(figures),
-        _objects(figures),
-        _enforcement(figures),
-        _scale(figures),
-        _targets(figures),
-        END,
-    ]
-    return "\n\n".join(block.strip() for block in blocks if block) + "\n"
+    """Return the page as Markdown. A section whose first table is empty is left out."""
+    its = _Medians(figures_of(results))
+    blocks = [HEAD, _short(its), COMPARED, METHOD, f"## Machine and versions\n\n{where(results)}"]
+    for section in (_locks, _contention, _failures, _sql, _sql_locks, _objects, _enforcement, _scale, _targets):
+        title, text, table, *rest = section(its)
+        if table:
+            blocks.append("\n\n".join([f"## {title}", *filter(None, [text, table, *rest])]))
+            if title == "Contention" and chart:
+                blocks.append("![Contention for one lock, by the number of threads](benchmarks/contended.svg)")
+    return "\n\n".join(block.strip() for block in [*blocks, END]) + "\n"
 
 
 def where(results: Mapping[str, Any]) -> str:
@@ -90,11 +78,27 @@ def where(results: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _median(figures: Figures, part: str, scenario: str, of: str, what: str) -> float | None:
-    for figure in figures.get(part, ()):
-        if (figure.scenario, figure.of, figure.what) == (scenario, of, what):
-            return figure.median
-    return None
+class _Medians:
+    """The medians of a run, as text: "-" is what was not measured."""
+
+    def __init__(self, figures: Mapping[str, Sequence[Figure]]) -> None:
+        self.figures = figures
+        self._medians = {
+            (part, each.scenario, each.of, each.what): each.median for part, its in figures.items() for each in its
+        }
+
+    def value(self, part: str, scenario: str, of: str, what: str) -> float | None:
+        return self._medians.get((part, scenario, of, what))
+
+    def number(self, *place: str) -> str:
+        value = self.value(*place)
+        return "-" if value is None else number(value)
+
+    def ratio(self, part: str, scenario: str, of: str, what: str, to: str) -> str:
+        return _ratio(self.value(part, scenario, of, ratio_to(to, what)))
+
+    def scenarios(self, part: str) -> list[str]:
+        return scenarios(self.figures.get(part, ()))
 
 
 def _ratio(value: float | None) -> str:
@@ -103,137 +107,120 @@ def _ratio(value: float | None) -> str:
     return f"x {value:.2f}" if 0.1 <= value < 10 else f"x {value:.2g}"
 
 
-def _number(value: float | None) -> str:
-    return "-" if value is None else number(value)
-
-
 def _label(scenario: str) -> str:
     return scenario.replace(", one core", "")
 
 
-def _table(head: Cells, rows: Sequence[Cells]) -> str:
+def _table(head: Cells, rows: Iterable[Cells]) -> str:
     """Return a table of the rows in which anything was measured; nothing if there is none."""
     measured = [row for row in rows if any(cell != "-" for cell in row[1:])]
     return markdown([head, *measured]) if measured else ""
 
 
-def _section(title: str, text: str, *blocks: str) -> str:
-    return "\n\n".join([f"## {title}", text, *filter(None, blocks)]) if blocks[0] else ""
+def _short(its: _Medians) -> str:
+    def said(*place: str) -> str:
+        found = its.ratio(*place)
+        return "(not measured)" if found == "-" else found
 
-
-def _short(figures: Figures) -> str:
-    def said(part: str, scenario: str, what: str, to: str, of: str = OURS) -> str:
-        value = _median(figures, part, scenario, of, ratio_to(to, what))
-        return "(not measured)" if value is None else _ratio(value)
-
-    one = said("pair", "one thread, one core", pair.TIME, REDIS_PY)
-    tasks = said("tasks", "64 tasks, one core", pair.TIME, REDIS_PY)
-    grants = said("contended", "8 threads, one core", contended.GRANTS, REDIS_PY)
-    waits = said("contended", "8 threads, one core", contended.WAIT, REDIS_PY)
-    write = said("sql", sql.PSYCOPG, sql.TIME, sql.PLAIN, sql.WRITE)
+    one = said("pair", "one thread, one core", OURS, pair.TIME, REDIS_PY)
+    tasks = said("tasks", "64 tasks, one core", OURS, pair.TIME, REDIS_PY)
+    eight = ("contended", "8 threads, one core", OURS)
+    grants, wait = (said(*eight, what, REDIS_PY) for what in (contended.GRANTS, contended.WAIT))
+    write = said("sql", sql.PSYCOPG, sql.WRITE, sql.TIME, sql.PLAIN)
     return f"""## In short
 
 - **Acquire and release**, without contention: {one} of the time of {REDIS_PY}, and {tasks} with 64 asyncio tasks. The
   fence is included.
-- **Eight threads that want one lock:** {grants} of the grants per second of {REDIS_PY}. The longest wait is {waits}:
+- **Eight threads that want one lock:** {grants} of the grants per second of {REDIS_PY}. The longest wait is {wait}:
   waiters get the lock in order.
 - **A guarded write** to PostgreSQL through psycopg: {write} of the time of the same write in a transaction of its own.
 """
 
 
-def _locks(figures: Figures) -> str:
+def _locks(its: _Medians) -> Cells:
     names = [OURS, pair.HOLD, *(name for name in THREADS if name not in (OURS, REDIS_PY)), "coredis"]
 
     def table(head: str, what: str) -> str:
         rows = [
             [
                 _label(scenario) if part == "pair" else f"asyncio, {_label(scenario)}",
-                *(_ratio(_median(figures, part, scenario, name, ratio_to(REDIS_PY, what))) for name in names),
+                *(its.ratio(part, scenario, name, what, REDIS_PY) for name in names),
             ]
             for part in ("pair", "tasks")
-            for scenario in scenarios(figures.get(part, ()))
+            for scenario in its.scenarios(part)
         ]
         return _table([head, *names], rows)
 
     text = f"One acquire and one release, without contention. Compared with {REDIS_PY}; lower is better."
-    return _section("Acquire and release", text, table("time", pair.TIME), table("CPU time", pair.CPU))
+    return "Acquire and release", text, table("time", pair.TIME), table("CPU time", pair.CPU)
 
 
-def _contention(figures: Figures, chart: bool) -> str:
+def _contention(its: _Medians) -> Cells:
     compared = {
         "grants per second": contended.GRANTS,
         "longest wait": contended.WAIT,
         "hand-off, 99th percentile": contended.P99,
         "CPU per grant": contended.CPU,
     }
-
-    def figure(scenario: str, what: str, of: str = OURS) -> float | None:
-        return _median(figures, "contended", scenario, of, what)
-
     rows = [
         [
             _label(scenario),
-            *(_ratio(figure(scenario, ratio_to(REDIS_PY, what))) for what in compared.values()),
-            *(_number(figure(scenario, contended.FAIRNESS, of)) for of in (OURS, REDIS_PY)),
+            *(its.ratio("contended", scenario, OURS, what, REDIS_PY) for what in compared.values()),
+            *(its.number("contended", scenario, of, contended.FAIRNESS) for of in (OURS, REDIS_PY)),
         ]
-        for scenario in scenarios(figures.get("contended", ()))
+        for scenario in its.scenarios("contended")
     ]
     text = f"""All want one lock, hold it for 1 ms, and want it again. {OURS} compared with {REDIS_PY}.
 
 - *Hand-off* is the time from the start of a release to the next grant. It is short if the releaser takes the lock
   again at once. Then the longest wait is long.
 - *Fairness* (Jain) is 1 if all get the lock equally often, and 1/n if one of n gets it every time."""
-    table = _table(["", *compared, f"fairness, {OURS}", f"fairness, {REDIS_PY}"], rows)
-    picture = "![Contention for one lock, by the number of threads](benchmarks/contended.svg)" if chart else ""
-    return _section("Contention", text, table, picture)
+    return "Contention", text, _table(["", *compared, f"fairness, {OURS}", f"fairness, {REDIS_PY}"], rows)
 
 
-def _failures(figures: Figures) -> str:
+def _failures(its: _Medians) -> Cells:
     rows = [
-        [scenario, *(_number(_median(figures, "failures", scenario, name, failures.WHAT)) for name in THREADS)]
+        [scenario, *(its.number("failures", scenario, name, failures.WHAT) for name in THREADS)]
         for scenario in failures.SCENARIOS
     ]
     text = (
         "Milliseconds until the next waiter has the lock, after a release or an expiry. Frozen means SIGSTOP. "
         f"The ttl is {failures.TTL} s."
     )
-    return _section("Waiters and holders that die", text, _table(["ms", *THREADS], rows))
+    return "Waiters and holders that die", text, _table(["ms", *THREADS], rows)
 
 
-def _sql(figures: Figures) -> str:
+def _sql(its: _Medians) -> Cells:
     kinds = (sql.WRITE, sql.BEGIN, sql.CLAIM)
     rows = [
-        [scenario, *(_ratio(_median(figures, "sql", scenario, kind, ratio_to(sql.PLAIN, sql.TIME))) for kind in kinds)]
-        for scenario in scenarios(figures.get("sql", ()))
+        [scenario, *(its.ratio("sql", scenario, kind, sql.TIME, sql.PLAIN) for kind in kinds)]
+        for scenario in its.scenarios("sql")
     ]
     text = (
         "One guarded statement, compared with the same statement in its own BEGIN … COMMIT. A claim comes once "
         "for each lease, when it is acquired."
     )
-    return _section("Guarded writes to SQL databases", text, _table(["time", *(f"`{kind}`" for kind in kinds)], rows))
+    return "Guarded writes to SQL databases", text, _table(["time", *(f"`{kind}`" for kind in kinds)], rows)
 
 
-def _sql_locks(figures: Figures) -> str:
-    def figure(scenario: str, of: str, what: str) -> float | None:
-        return _median(figures, "sql_locks", scenario, of, what)
-
-    pair, hand_off = (ratio_to(TWO_UPDATES, sql_locks.PAIR), sql_locks.HAND_OFF)
+def _sql_locks(its: _Medians) -> Cells:
+    part = "sql_locks"
     pairs = [
         [
             kind,
-            *(_ratio(figure(scenario, kind, pair)) for scenario in sql_locks.SYNCHRONOUS),
-            _number(figure(sql_locks.NO_WAIT, kind, sql_locks.REQUESTS)),
-            _number(figure(sql_locks.WAITING, kind, hand_off)),
+            *(its.ratio(part, scenario, kind, sql_locks.PAIR, TWO_UPDATES) for scenario in sql_locks.SYNCHRONOUS),
+            its.number(part, sql_locks.NO_WAIT, kind, sql_locks.REQUESTS),
+            its.number(part, sql_locks.WAITING, kind, sql_locks.HAND_OFF),
         ]
         for kind in (OURS, POLLING, ADVISORY, FOR_UPDATE, DLOCK, PALS)
     ]
     columns = (sql_locks.REQUESTS_A_SECOND, sql_locks.CLIENT_A_SECOND, sql_locks.SERVER_A_SECOND)
     leases = [
-        [of, *(_number(figure(sql_locks.LEASES, of, what)) for what in columns)]
+        [of, *(its.number(part, sql_locks.LEASES, of, what) for what in columns)]
         for of in map(sql_locks.leases_of, sql_locks.COUNTS)
     ]
     done, dead, size = (
-        figure(sql_locks.UPKEEP, OURS, what) for what in (sql_locks.PAIRS, sql_locks.DEAD, sql_locks.SIZE)
+        its.value(part, sql_locks.UPKEEP, OURS, what) for what in (sql_locks.PAIRS, sql_locks.DEAD, sql_locks.SIZE)
     )
     left = (
         ""
@@ -249,64 +236,61 @@ The others keep a connection, or a transaction, while they hold the lock.
 - With *{POLLING}* there are no notifications, as on the other databases."""
     head = ["", "pair", "pair, not waiting for the disk", "requests a pair", "hand-off, ms"]
     upkeep = _table([f"renewal, ttl {sql_locks.TTL:.0f} s", *columns], leases)
-    return _section("Locks on PostgreSQL", text, _table(head, pairs), upkeep, left)
+    return "Locks on PostgreSQL", text, _table(head, pairs), upkeep, left
 
 
-def _objects(figures: Figures) -> str:
+def _objects(its: _Medians) -> Cells:
     start = f"{object_store.TIME.partition(',')[0]} x "
     rows = [
         [figure.of, figure.what.removeprefix(start), _ratio(figure.median)]
-        for figure in figures.get("object_store", ())
+        for figure in its.figures.get("object_store", ())
         if figure.what.startswith(start)
     ]
     text = (
         "Compared with plain puts of the same data, in a store that answers each request after 10 ms. A publication "
         "also reads and writes a small pointer object."
     )
-    return _section(
-        "Guarded writes to object stores", text, _table(["", "compared with", "time"], rows) if rows else ""
-    )
+    return "Guarded writes to object stores", text, _table(["", "compared with", "time"], rows)
 
 
-def _enforcement(figures: Figures) -> str:
+def _enforcement(its: _Medians) -> Cells:
     rows = [
         [figure.of, _ratio(figure.median)]
-        for figure in figures.get("enforced_guard", ())
+        for figure in its.figures.get("enforced_guard", ())
         if figure.what == enforced_guard.RATIO
     ]
     text = (
         "PostgreSQL with [enforcement](guards/enforcement.md), compared with PostgreSQL without it. `fsync` is off, so "
         "nothing hides the difference."
     )
-    return _section("Enforcement", text, _table(["time", "ratio"], rows))
+    return "Enforcement", text, _table(["time", "ratio"], rows)
 
 
-def _scale(figures: Figures) -> str:
+def _scale(its: _Medians) -> Cells:
     many, leases = live.MANY.format(live.LEVELS[-1]), renewal.scenario_of(renewal.LEASES)
-    cpu = _median(figures, "renewal", leases, OURS, ratio_to(renewal.THREAD_EACH, renewal.CPU))
-    pairs = _median(figures, "live", many, OURS, f"pair x with {live.FEW}")
+    cpu = its.ratio("renewal", leases, OURS, renewal.CPU, renewal.THREAD_EACH)
+    pairs = _ratio(its.value("live", many, OURS, f"pair x with {live.FEW}"))
     rows = [
-        [f"CPU to renew {renewal.LEASES:,} leases", renewal.THREAD_EACH, _ratio(cpu)],
-        [f"time of a pair, with {many}", f"with {live.FEW} live locks", _ratio(pairs)],
+        [f"CPU to renew {renewal.LEASES:,} leases", renewal.THREAD_EACH, cpu],
+        [f"time of a pair, with {many}", f"with {live.FEW} live locks", pairs],
     ]
-    slot = _median(figures, "live", live.LEFT, OURS, live.SLOT)
+    slot = its.number("live", live.LEFT, OURS, live.SLOT)
     memory = (
         ""
-        if slot is None
-        else f"A name that was locked once leaves nothing of its own in Redis. One key of {number(slot)} bytes stays "
+        if slot == "-"
+        else f"A name that was locked once leaves nothing of its own in Redis. One key of {slot} bytes stays "
         "for each hash slot that was used. There are 16,384 slots."
     )
-    rows = [row for row in rows if row[2] != "-"]
-    table = markdown([["", "compared with", "ratio"], *rows]) if rows else ""
-    return _section("Scale", "Many leases, many locks.", table, memory)
+    measured = [row for row in rows if row[2] != "-"]
+    table = markdown([["", "compared with", "ratio"], *measured]) if measured else ""
+    return "Scale", "Many leases, many locks.", table or memory, memory if table else ""
 
 
-def _targets(figures: Figures) -> str:
-    found = [verdict for verdict in verdicts(figures) if verdict.row.limit is not None]
+def _targets(its: _Medians) -> Cells:
+    found = [verdict for verdict in verdicts(its.figures) if verdict.row.limit is not None]
     met = sum(verdict.met for verdict in found)
-    return (
-        f"## Our own targets\n\nWe set {len(found)} targets for ourselves. {met} of them are met. "
+    text = (
+        f"We set {len(found)} targets for ourselves. {met} of them are met. "
         "[All of them](benchmarks/numbers.md#targets) are with the numbers."
-        if found
-        else ""
     )
+    return "Our own targets", "", text if found else ""
