@@ -48,7 +48,7 @@ ALL_ONLY = ("live", "enforced_guard")
 COMPARED = ("pair", "tasks", "contended", "redlock", "sql", "sql_locks", "guards")
 """Parts that compare with another revision: by default the first three."""
 
-PART_SECONDS = 300.0
+PART_SECONDS = 420.0
 PART_SECONDS_OF_ALL = 1200.0
 """The longest time of a part, in a run of everything. After that, its further measurements are given up."""
 

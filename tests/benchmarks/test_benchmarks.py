@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+import fencing
+import storage_guards
 from tests.benchmarks import sql_locks
 from tests.benchmarks.__main__ import write_times
 from tests.benchmarks.calls import CROSSINGS, PYTHON, counted
@@ -249,6 +251,18 @@ def test_a_measurement_in_a_child_ends_in_its_result_or_its_last_words(hiredis: 
     assert in_child("measure.jain", seconds=30, hiredis=hiredis, counts=[1, 1]) == 1
     with pytest.raises(ChildFailed, match="nothing was measured"):
         in_child("measure.percentile", seconds=30, hiredis=hiredis, values=[], share=0.5)
+
+
+@pytest.mark.thorough
+def test_a_child_of_another_revision_has_its_packages_and_these_measurements(tmp_path: Path) -> None:
+    for package in (fencing, storage_guards):
+        (tmp_path / package.__name__).symlink_to(package.__path__[0])
+    places = in_child("test_benchmarks.where_modules_are", seconds=60, code=tmp_path)
+    assert places == [str(tmp_path / "fencing"), str(tmp_path / "storage_guards"), __file__]
+
+
+def where_modules_are() -> list[str]:
+    return [fencing.__path__[0], storage_guards.__path__[0], __file__]
 
 
 def test_a_measurement_that_takes_too_long_is_killed() -> None:
