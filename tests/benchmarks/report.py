@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks import contended, failures, sql_locks
+from tests.benchmarks import contended, failures, redlock, sql_locks
 from tests.benchmarks.charts import Panel, lines
 from tests.benchmarks.contenders import THREADS
 from tests.benchmarks.pair import scenario_of
 from tests.benchmarks.parts import PARTS, Figure, figures_of
 from tests.benchmarks.rows import verdicts
-from tests.benchmarks.sql_contenders import POLLING
+from tests.benchmarks.sql_contenders import POLLING, TWO_UPDATES
 from tests.benchmarks.tables import figure_rows, markdown, scenarios, verdict_rows
 from tests.benchmarks.user_page import user_page, where
 
@@ -33,8 +33,7 @@ the hour. Compare ratios, and only within one table.
 
 - *One core*: client and server share one processor. *All cores*: the system places them; this has more noise.
 - *A/A*: the ratio of the same measurement to itself, in the same run. A difference within this spread means nothing.
-- *Raw commands*: a blocking socket that sends the bytes which this library sends today, and reads the replies. With
-  asyncio it is a bare Protocol.
+- *Raw commands*: a blocking socket that sends the bytes which this library sends today, and reads the replies.
 - *Raw PING pair*: the same with two PINGs. No library can be faster.
 - *Above raw commands, share of redis-py Lock*: our time above raw commands, divided by its time above them.
 - *Hand-off*: from the start of a release to the next grant, also to the same worker. It is short if the releaser takes
@@ -51,13 +50,15 @@ redis-py's times change from hour to hour."""
 
 TEXTS = {
     "pair": "A round is a batch of pairs of each contender, shuffled. With threads, each thread has a lock of its own.",
-    "tasks": "The same with asyncio. With many tasks, the time is that of all tasks, divided by the number of pairs.",
+    "tasks": "The same with asyncio. With many tasks, the time is that of all tasks, divided by the number of pairs. "
+    "*Raw commands* are those of a bare Protocol, on one connection.",
     "contended": "A closed loop: each worker takes the lock, holds it for 1 ms, frees it, and wants it again.",
     "failures": "A holder and two waiters, one process each. The first waiter is killed or frozen before the release, "
     f"or the holder is killed. In two tables, {failures.CROWD:,} tasks of one process wait in front of the second "
     f"waiter. The ttl is {failures.TTL} s. The time starts at the release, or at the expiry of the lock.",
     "redlock": "A majority of five servers grants. *raw fan-out*: our bytes to five sockets, until three have replied. "
-    "*elsewhere*: the client does not share the servers' processor; nodes are other machines.",
+    "*elsewhere*: the client does not share the servers' processor; nodes are other machines. A turn has "
+    f"{redlock.BATCH} pairs: one that returns at the quorum leaves replies behind, and the next would pay for them.",
     "renewal": "In one cycle, every lease is renewed once. A cycle is a third of the ttl. The bare script compares the "
     "tokens and sets the ttls.",
     "cluster": "The nodes have no replicas. The server's CPU is that of all nodes, less what they use when idle. A "
@@ -66,6 +67,7 @@ TEXTS = {
     "guards": "*plain*: the same write without a check: in one script, by an fsynced rename, by the same request.",
     "sql_locks": "The server waits for the disk, except where it says otherwise. A *pair* is an acquire and a release. "
     "What it takes beyond the CPU of client and server is the disk's, so ratios depend on the disk. "
+    f"Of {TWO_UPDATES}, each takes its connection from a pool, as the requests of our locks do. "
     "*requests* are round trips. The server's CPU is that of the sessions. The *hand-off* is the time from a "
     "release to the end of the acquire of a second client, which has waited 50 ms at least. With "
     f"*{POLLING}* there are no notifications. The ttl of renewed leases is {sql_locks.TTL:.0f} s. *dead rows* and the "

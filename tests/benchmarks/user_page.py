@@ -159,6 +159,7 @@ def _contention(its: _Medians) -> Cells:
     compared = {
         "grants per second": contended.GRANTS,
         "longest wait": contended.WAIT,
+        "hand-off, median": contended.P50,
         "hand-off, 99th percentile": contended.P99,
         "CPU per grant": contended.CPU,
     }
