@@ -1,7 +1,5 @@
 """Enforcement in the database: the same guarded writes on a PostgreSQL that enforces, and on one that does not.
 
-    python -m tests.benchmarks.enforced_guard
-
 The data are not forced to the disk. The commits of a real server make the ratios smaller.
 """
 
@@ -15,7 +13,7 @@ import psycopg
 from examples.servers import start_postgres
 from fencing import Fence
 from storage_guards import PsycopgGuard
-from tests.benchmarks.measure import ratios, spread_of
+from tests.benchmarks.measure import ratios
 from tests.benchmarks.parts import Run
 from tests.support.enforced import Roles, dsn, two_roles
 
@@ -36,7 +34,7 @@ def part(run: Run) -> None:
             run.add(ENFORCED, name, RATIO, ratios(after, before))
 
 
-def measure(rounds: int = ROUNDS) -> dict[str, tuple[list[float], list[float]]]:
+def measure(rounds: int) -> dict[str, tuple[list[float], list[float]]]:
     """Return the microseconds of several writes, before and after enforcement. Runs in a child."""
     with start_postgres(local=True) as server, two_roles(server.create_database()) as roles:
         roles.owners_guard().create_tables()
@@ -74,13 +72,3 @@ def _timed(function: Callable[[], object], rounds: int, times: int) -> list[floa
             function()
         found.append((time.perf_counter() - began) / times * 1e6)
     return found
-
-
-def main() -> None:
-    for name, (before, after) in measure().items():
-        once, then = spread_of(before).median, spread_of(after).median
-        print(f"{name}: {once:.1f} µs, enforced {then:.1f} µs: {then / once:.2f} times")
-
-
-if __name__ == "__main__":
-    main()

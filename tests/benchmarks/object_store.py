@@ -1,7 +1,5 @@
 """Guarded writes to an object store, the fence already claimed, compared with plain puts of the same bytes.
 
-    python -m tests.benchmarks.object_store [rounds]
-
 The store is obstore's, in memory, and answers each request after 10 ms. So the server's work does not count, and the
 requests do, one after another or at the same time. They are also counted: they are the same everywhere.
 """
@@ -10,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import sys
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -21,7 +18,7 @@ from obstore.store import MemoryStore
 from fencing import Fence
 from storage_guards import AsyncObjectStoreGuard
 from tests.benchmarks.contenders import AGAIN
-from tests.benchmarks.measure import ratios, spread_of, turns
+from tests.benchmarks.measure import turns
 from tests.benchmarks.parts import Found, Run
 
 DELAY = 0.01
@@ -78,11 +75,11 @@ def part(run: Run) -> None:
 
 def measure(rounds: int) -> dict[str, Found]:
     """Return the times and the requests of each kind of write, by the plain one. Runs in a child."""
-    found, asked = asyncio.run(_measured(rounds, with_many=True))
+    found, asked = asyncio.run(_measured(rounds))
     return {plain: {kind.name: found[kind.name] for kind in asked if kind.plain == plain} for _, plain, _ in asked}
 
 
-async def kinds(store: SlowStore, with_many: bool) -> list[Kind]:
+async def kinds(store: SlowStore) -> list[Kind]:
     """Return the writes. Each one writes to what is there already."""
     guard = AsyncObjectStoreGuard(store)
     await guard.claim(MINE)
@@ -116,12 +113,12 @@ async def kinds(store: SlowStore, with_many: bool) -> list[Kind]:
     ]
     again = [Kind(PUBLISH + AGAIN, PUT, publish(1)), Kind(WRITE + AGAIN, PUT, write)]
     many = [Kind(PUBLISH_MANY, PUBLISH_MANY, publish(MANY)), Kind(PUBLISH_MANY + AGAIN, PUBLISH_MANY, publish(MANY))]
-    return [*common, *again, *many] if with_many else common
+    return [*common, *again, *many]
 
 
-async def _measured(rounds: int, with_many: bool) -> tuple[dict[str, dict[str, list[float]]], dict[Kind, Counter[str]]]:
+async def _measured(rounds: int) -> tuple[dict[str, dict[str, list[float]]], dict[Kind, Counter[str]]]:
     store = SlowStore()
-    writes = {kind.name: kind for kind in await kinds(store, with_many)}
+    writes = {kind.name: kind for kind in await kinds(store)}
     asked: dict[Kind, Counter[str]] = {}
     for kind in [*writes.values()] * WARM_UP:
         store.requests.clear()
@@ -136,19 +133,3 @@ async def _measured(rounds: int, with_many: bool) -> tuple[dict[str, dict[str, l
         found[name][TIME].append((time.perf_counter() - started) * 1e3)
         found[name][CPU].append((time.process_time() - cpu) * 1e3)
     return found, asked
-
-
-def main(rounds: int) -> None:
-    found, asked = asyncio.run(_measured(rounds, with_many=False))
-    print(f"{SCENARIO}, {rounds} rounds")
-    for kind, counts in asked.items():
-        its = found[kind.name]
-        line = f"{kind.name:24}{spread_of(its[TIME]).median:7.1f} ms{spread_of(its[CPU]).median:6.1f} ms cpu"
-        if kind.plain != kind.name:
-            ratio = spread_of(ratios(its[TIME], found[kind.plain][TIME]))
-            line += f"   x {ratio.median:.2f} ({ratio.low:.2f} … {ratio.high:.2f})"
-        print(f"{line:70}  {', '.join(f'{number} {name}' for name, number in sorted(counts.items()))}")
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]) if sys.argv[1:] else 20)

@@ -15,7 +15,7 @@ import pytest
 
 import fencing
 import storage_guards
-from tests.benchmarks import sql_locks
+from tests.benchmarks import object_store, sql_locks
 from tests.benchmarks.__main__ import write_times
 from tests.benchmarks.calls import CROSSINGS, PYTHON, counted
 from tests.benchmarks.charts import Panel, lines
@@ -357,6 +357,13 @@ def test_a_contender_that_missed_rounds_is_compared_by_its_median() -> None:
     run = Run("pair")
     run.compare("here", {OURS: {TIME: [1.0, 2.0, 3.0]}, REDIS_PY: {TIME: [4.0]}}, {TIME: (REDIS_PY,)})
     assert [each.median for each in run.figures if each.what == ratio_to(REDIS_PY, TIME)] == [0.5]
+
+
+@pytest.mark.thorough
+def test_the_benchmark_counts_the_puts_of_a_publication() -> None:
+    found = object_store.measure(1)
+    counted = {name: its[object_store.REQUESTS] for kinds in found.values() for name, its in kinds.items()}
+    assert (counted[object_store.PUBLISH], counted["publish 10 of 1 KiB"]) == ([2], [11])
 
 
 def test_lines_cope_with_gaps_and_noughts() -> None:

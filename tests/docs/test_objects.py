@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -188,12 +187,3 @@ def costs() -> list[dict[str, int]]:
             row["upload" if kind.startswith("to") else kind] = int(number)
         stated.append({kind: number for kind, number in row.items() if number})
     return stated
-
-
-@pytest.mark.thorough
-def test_the_benchmark_runs(s3_server: S3Server) -> None:
-    command = [sys.executable, "-m", "tests.benchmarks.object_store", "2"]
-    done = subprocess.run(command, cwd=PAGE.parents[2], capture_output=True, timeout=300, encoding="utf-8", check=True)
-    lines = done.stdout.splitlines()
-    assert len(lines) == 9
-    assert [line.split("  ")[-1] for line in lines if line.startswith("publish")] == ["2 put"] * 2 + ["11 put"]
