@@ -8,7 +8,7 @@ import selectors
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from redis.exceptions import RedisError
@@ -23,12 +23,11 @@ from fencing.redis.connection_factory import ConnectionFactory
 from fencing.redlock.nodes import INFO, LOADS, Nodes
 
 Expected = tuple[Call | None, float]
-"""A reply that is missing: the call (None: its reply is dropped), and when the caller stopped waiting for it; infinity:
-it still waits."""
+"""A reply that is missing: the call (None: its reply is dropped), and when the caller stopped waiting for it."""
 
 
 class NodeConnection(LazyConnection):
-    """A connection to one node, and the replies that it still owes, in order.
+    """A connection to one node, and the replies that it still owes to earlier calls, in order.
 
     Attributes:
         greeting: the reply to the first question.
@@ -72,16 +71,28 @@ class NodeConnection(LazyConnection):
     def send(self, data: bytes) -> None:
         """Write all of it. A socket whose buffer is full has a server that does not read."""
         if self.sock.send(data) != len(data):
-            raise RedisError("the server does not read")
+            raise does_not_read()
+
+
+def does_not_read() -> RedisError:
+    """Return the error of a socket that has no room for a call."""
+    return RedisError("the server does not read")
 
 
 class Poll:
-    """A wait for several sockets: poll() where there is one. It has no state in the kernel, so a fork does no harm."""
+    """A wait for several sockets: poll() where there is one. It has no state in the kernel, so a fork does no harm.
+
+    Attributes:
+        indices: of the sockets, by their files.
+        poll: returns the files of the sockets that can be read, after at most so many milliseconds.
+    """
 
     def __init__(self) -> None:
         self._poll: Any = getattr(select, "poll", lambda: None)()
-        self.indices: dict[int, int] = {}  # of the sockets, by their files
         self._selector = selectors.SelectSelector() if self._poll is None else None
+        self.indices: dict[int, int] = {}
+        self.poll: Callable[[float], Iterable[tuple[int, Any]]]
+        self.poll = self._select if self._poll is None else self._poll.poll
 
     def register(self, sock: Any, index: int) -> None:
         """Wait for this socket, too."""
@@ -98,12 +109,9 @@ class Poll:
         finally:
             self.indices.pop(sock.fileno(), None)
 
-    def select(self, seconds: float) -> Iterable[tuple[int, Any]]:
-        """Return the files of the sockets that can be read, after at most this many seconds."""
-        if self._selector is not None:
-            return [(key.fd, None) for key, _ in self._selector.select(seconds)]
-        ready: list[tuple[int, int]] = self._poll.poll(math.ceil(seconds * 1000))
-        return ready
+    def _select(self, milliseconds: float) -> Iterable[tuple[int, Any]]:
+        assert self._selector is not None
+        return [(key.fd, None) for key, _ in self._selector.select(milliseconds / 1000)]
 
 
 class Bundle:
@@ -111,6 +119,7 @@ class Bundle:
 
     Attributes:
         closed: the indices of the connections that are not open.
+        has_owed: whether replies were missing after the last call that looked.
         wanted: the threads that wait for this very bundle, in order.
         reference: a weak reference to this bundle.
     """
@@ -118,10 +127,11 @@ class Bundle:
     def __init__(self, count: int) -> None:
         self.nodes = [NodeConnection(index) for index in range(count)]
         self.closed = set(range(count))
+        self.has_owed = False
         self.wanted: deque[Wake] = deque()
         self.reference = weakref.ref(self)
         self._poll = Poll()
-        self.select, self.indices = self._poll.select, self._poll.indices
+        self.poll, self.indices = self._poll.poll, self._poll.indices
 
     @property
     def used(self) -> float:

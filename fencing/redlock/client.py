@@ -75,17 +75,19 @@ class FanoutConnections:
         wanted = found() if found is not None else None
         bundle: Bundle | None = None
         try:
-            if wanted is not None:
-                bundle = self._wait_for_bundle(wanted, fanout)
-            if bundle is None:
-                try:
-                    bundle = pool.free.pop()  # take() does the same, but a call of Python takes its time
-                except IndexError:
-                    bundle = pool.take(max(fanout.timeout, LEAST_WAIT_SECONDS))
+            try:  # take() does the same, but a call of Python takes its time
+                if wanted is None:
+                    bundle = pool.free.pop()
+                else:
+                    pool.free.remove(wanted)
+                    bundle = wanted
+            except (IndexError, ValueError):
+                bundle = self._wait_for_bundle(wanted, fanout) if wanted is not None else None
+                bundle = bundle or pool.take(max(fanout.timeout, LEAST_WAIT_SECONDS))
             exchange = Exchange(self.nodes, self._openers, bundle, fanout)
             try:
                 exchange.run()
-                if call.token is not None and (exchange.owes or self._owing):
+                if exchange.owes or bundle.has_owed:
                     self._note_owing(call.token, bundle)
             except BaseException:
                 exchange.abandon()
@@ -125,11 +127,15 @@ class FanoutConnections:
             Exchange(self.nodes, self._openers, bundle, _NO_CALL).read_late()
         return bundle.owes()
 
-    def _note_owing(self, token: str, bundle: Bundle) -> None:
-        if not bundle.owes():
-            self._owing.pop(token, None)
-            return
-        self._owing[token] = bundle.reference
+    def _note_owing(self, token: str | None, bundle: Bundle) -> None:
+        """Note that the bundle owes replies, perhaps to a request of this token; or that it owes none any more."""
+        bundle.has_owed = bundle.owes()
+        if not bundle.has_owed:
+            for each, owing in list(self._owing.items()):
+                if owing is bundle.reference:
+                    self._owing.pop(each, None)
+        elif token is not None:
+            self._owing[token] = bundle.reference
         if len(self._owing) > MOST_TOKENS:
             try:
                 self._owing.pop(next(iter(self._owing)), None)  # the oldest
@@ -159,14 +165,15 @@ class FanoutConnections:
 
         That is so for a release: an interruption may have taken the bundle from its call, and its traceback keeps it.
         """
-        if self._pool.take_free(lambda each: each is bundle) is not None:
-            return bundle
         deadline, wake = time.monotonic() + max(fanout.timeout, LEAST_WAIT_SECONDS), Wake()
         try:
             bundle.wanted.append(wake)
             while True:
-                if self._pool.take_free(lambda each: each is bundle) is not None:
+                try:
+                    self._pool.free.remove(bundle)
                     return bundle
+                except ValueError:
+                    pass  # a call has it
                 if time.monotonic() > deadline:
                     if fanout.is_for_anyone:
                         self._owing.pop(_first_token(fanout.call), None)

@@ -16,6 +16,8 @@ Replies = Sequence[Any]
 RENEWED, GONE, TOO_OLD = b"rgo"
 """The characters of lua/renew.lua."""
 
+_new = tuple.__new__  # the constructor of a NamedTuple is a function in Python
+
 _FREE = digest_of("").encode()
 """In the place of a token's digest where nobody holds the lock."""
 
@@ -81,6 +83,15 @@ def vote(reply: Any) -> Hashable:
         return (reply[3], reply[5])  # a node that was late in the round of a grant has a number of its own
     said: bytes = reply[3] if reply[0] == b"taken" else reply[0]
     return said
+
+
+def has_decided(replies: Replies, quorum: int) -> bool:
+    """Return whether so many nodes gave the same vote."""
+    for reply in replies:  # mostly the first one decides
+        if isinstance(reply, (bytes, int)) and replies.count(reply) >= quorum:
+            return True
+    votes = [said for each in replies if (said := vote(each)) is not None]
+    return any(votes.count(said) >= quorum for said in votes)
 
 
 def check_answered(replies: Replies, least: int, *, undone: bool = False) -> None:
@@ -156,7 +167,7 @@ def decide_grant(replies: Replies, quorum: int, token: str, *, may_ask: bool = T
     """
     for reply in replies:  # mostly the first one decides
         if type(reply) is bytes and replies.count(reply) >= quorum:
-            return Held(int(reply))
+            return _new(Held, (int(reply),))
     numbers = {i: int(reply) for i, reply in enumerate(replies) if type(reply) is bytes}
     if len(numbers) >= quorum:
         highest = max(numbers.values())

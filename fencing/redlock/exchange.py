@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import ssl
 import time
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from redis.exceptions import NoScriptError, RedisError
@@ -18,9 +18,9 @@ from fencing.kernel.waking import LOST_WAKE_SECONDS, RECHECK_SECONDS
 from fencing.redis.connection import READ_BYTES
 from fencing.redis.connection_factory import map_connect_error, map_error, map_function_error, not_of_a_script
 from fencing.redis.resp import INCOMPLETE
-from fencing.redlock.bundle import Bundle, Expected, NodeConnection
-from fencing.redlock.calls import Fanout, bytes_for
-from fencing.redlock.decisions import vote
+from fencing.redlock.bundle import Bundle, Expected, NodeConnection, does_not_read
+from fencing.redlock.calls import FOR_ANYONE, Fanout, bytes_for
+from fencing.redlock.decisions import has_decided
 from fencing.redlock.nodes import LOADS, STALLED_SECONDS, Nodes
 
 WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
@@ -30,6 +30,9 @@ FAILURES = (CoordinatorUnavailable, NoReply, RedisError, OSError)
 
 FRESH_SECONDS = 1.0
 """A connection that was used within so many seconds is believed to be open."""
+
+AWAITED: Expected = (None, math.inf)
+"""In the place of a node's reply while it is waited for; and in ``expected``, where other replies come behind it."""
 
 OPENING_SHARE = 3
 """How many times the time-out of a node its new connections are waited for. They take three round trips and more."""
@@ -49,16 +52,12 @@ class Exchange:
     """
 
     __slots__ = (
-        "_awaited",
         "_bundle",
-        "_call",
         "_fanout",
         "_nodes",
         "_openers",
         "_opening",
         "_sent_at",
-        "_votes",
-        "_waiting",
         "decided",
         "owes",
         "replies",
@@ -67,57 +66,52 @@ class Exchange:
     def __init__(self, nodes: Nodes, openers: Sequence[Opener[NodeConnection]], bundle: Bundle, fanout: Fanout) -> None:
         self._nodes, self._openers, self._bundle, self._fanout = nodes, openers, bundle, fanout
         self._opening: dict[int, Opening[NodeConnection]] = {}
-        self._call = fanout.call
         self._sent_at = time.monotonic()
-        self._awaited: Expected = (fanout.call, math.inf)
-        self._waiting: set[int] = set()
-        self._votes: dict[Hashable, int] = {}
         self.replies: list[Any] = [None] * nodes.count
         self.decided = fanout.quorum <= 0
         self.owes = False
 
     def run(self) -> None:
         """Send the call, and read replies until enough agree, all have replied, or the time is up."""
-        self._send()
-        if self._opening:
-            self._send_to_opened()
-        left = max(self._fanout.timeout, LEAST_SECONDS)
-        # Counted from here: new connections to some nodes must not use up the time of the others.
-        deadline = time.monotonic() + left
-        while self._waiting and not self.decided:
-            self._read(self._bundle.select(min(left, RECHECK_SECONDS)))
-            if left <= 0:
-                break
-            if not self.decided:
-                left = max(deadline - time.monotonic(), 0.0)
-        if self._waiting:
-            self.owes = True
-            self._give_up()
-
-    def read_late(self) -> None:
-        """Read the replies to earlier calls that have arrived. A release among those may have to be sent again."""
-        self._read([(file, None) for file in list(self._bundle.indices)])
-
-    def _send(self) -> None:
-        now = self._sent_at
-        fanout, bundle, waiting, awaited = self._fanout, self._bundle, self._waiting, self._awaited
-        asked = fanout.nodes if not bundle.closed else sorted(fanout.nodes, key=bundle.closed.__contains__)
-        chosen = self._nodes.chosen(fanout, now)
+        now, fanout, bundle, replies = self._sent_at, self._fanout, self._bundle, self.replies
+        data, asked = fanout.call.packed, fanout.nodes
+        is_for_anyone = fanout.call.form.script.name in FOR_ANYONE
+        chosen = asked if not self._nodes.failing else self._nodes.chosen(fanout, now)
         all_are_chosen = len(chosen) == len(asked)
-        data, is_for_anyone = self._call.packed, fanout.is_for_anyone
+        if bundle.closed:  # those that must be opened come last: it takes some time to begin that
+            asked = tuple(sorted(asked, key=bundle.closed.__contains__))
         fresh_since, owes_since = now - FRESH_SECONDS, now - fanout.timeout
-        for index in asked:  # those that must be opened come last: it takes some time to begin that
+        for index in asked:
             node = bundle.nodes[index]
             expected = node.expected
             try:
                 is_ready = all_are_chosen and node.used > fresh_since and not (expected and expected[0][1] < owes_since)
                 if not is_ready and not self._prepare(index, node, index in chosen, now):
                     continue
-                waiting.add(index)
-                node.expected.append(awaited)
-                node.send(data if is_for_anyone else data + node.member)
+                replies[index] = AWAITED
+                words = data if is_for_anyone else data + node.member
+                if node.sock.send(words) != len(words):
+                    raise does_not_read()
             except FAILURES as error:
                 self._refused_or_failed(index, error)
+        if self._opening:
+            self._send_to_opened()
+        left = max(fanout.timeout, LEAST_SECONDS)
+        # Counted from here: new connections to some nodes must not use up the time of the others.
+        deadline = time.monotonic() + left
+        while not self.decided and AWAITED in replies:
+            self._read(bundle.poll(1000 * min(left, RECHECK_SECONDS)))
+            if left <= 0:
+                break
+            if not self.decided:
+                left = max(deadline - time.monotonic(), 0.0)
+        if AWAITED in replies:
+            self.owes = True
+            self._give_up()
+
+    def read_late(self) -> None:
+        """Read the replies to earlier calls that have arrived. A release among those may have to be sent again."""
+        self._read([(file, None) for file in list(self._bundle.indices)])
 
     def _prepare(self, index: int, node: NodeConnection, is_chosen: bool, now: float) -> bool:
         """Begin to open a connection, if the node is chosen and the one there is of no more use.
@@ -173,7 +167,7 @@ class Exchange:
             if left <= 0:
                 break
             if self._opening:
-                self._read(self._bundle.select(min(left, step)))
+                self._read(self._bundle.poll(1000 * min(left, step)))
                 step = min(2 * step, LOST_WAKE_SECONDS)
         for index in list(self._opening):
             self._failed(index, NoReply(TimeoutError("no connection in time"), may_have_run=False))
@@ -194,15 +188,13 @@ class Exchange:
             raise map_function_error(error) from error
         self._leave(index)
         self._bundle.adopt(self._nodes, node)
-        self._waiting.add(index)
-        node.expected.append(self._awaited)
-        node.send(bytes_for(self._call, node.member))
+        self.replies[index] = AWAITED
+        node.send(bytes_for(self._fanout.call, node.member))
 
     def _read(self, ready: Iterable[tuple[int, Any]]) -> None:
         """Read what has arrived at these files."""
         indices, nodes, failing = self._bundle.indices, self._bundle.nodes, self._nodes.failing
-        awaited, kinds, quorum = self._awaited, self._call.form.script.replies, self._fanout.quorum
-        waiting, replies, counts = self._waiting, self.replies, self._votes
+        kinds, replies = self._fanout.call.form.script.replies, self.replies
         for file, _ in ready:
             index = indices[file]
             node = nodes[index]
@@ -221,41 +213,43 @@ class Exchange:
                     while (reply := reader.gets()) is not INCOMPLETE:
                         if index in failing:
                             self._nodes.replied(index)
-                        if not expected:
-                            raise not_of_a_script(reply)
-                        missing = expected.pop(0)
                         kind = type(reply)
-                        if missing is not awaited or kind not in kinds:
-                            self._on_unusual(index, node, missing, reply)
+                        if expected or replies[index] is not AWAITED or kind not in kinds:
+                            self._on_unusual(node, reply)
                             continue
-                        waiting.discard(index)
                         replies[index] = reply
                         if kind is list:
                             self._nodes.note(index, reply)
-                        said = reply if kind is bytes else vote(reply)
-                        counts[said] = votes = counts.get(said, 0) + 1
-                        if votes >= quorum:
-                            self.decided = True
                 node.used = self._sent_at
             except (RedisError, OSError) as error:
                 raise_interruption(error)
                 self._failed(index, error)
+        self.decided = self.decided or has_decided(replies, self._fanout.quorum)
 
-    def _on_unusual(self, index: int, node: NodeConnection, expected: Expected, reply: Any) -> None:
+    def _on_unusual(self, node: NodeConnection, reply: Any) -> None:
+        """Take a reply that is an error, or may be that to an earlier call."""
+        index, expected = node.index, node.expected
+        is_awaited = self.replies[index] is AWAITED
+        if not expected and not is_awaited:
+            raise not_of_a_script(reply)
+        missing = expected.pop(0) if expected else AWAITED
+        call = self._fanout.call if missing is AWAITED else missing[0]
         self._nodes.note(index, reply)
-        call = expected[0]
         if type(reply) is NoScriptError:  # the server was told to forget them, or has no room for them
-            node.expected += [(None, self._sent_at)] * len(LOADS)
+            if is_awaited and missing is not AWAITED and AWAITED not in expected:
+                expected.append(AWAITED)  # it was sent before what follows
+            expected += [(None, self._sent_at)] * len(LOADS)
             data = b"".join(LOADS)
             if call is not None:
-                node.expected.append(expected)
+                expected.append(missing)
                 data += bytes_for(call, node.member, by_text=True)
             node.send(data)
-        elif expected is not self._awaited:
+        elif missing is not AWAITED:
             return
         elif isinstance(reply, RedisError):
-            self._waiting.discard(index)
             self.replies[index] = map_error(reply, self._nodes.factories[index].address)
+        elif type(reply) in self._fanout.call.form.script.replies:
+            self.replies[index] = reply
         else:
             raise not_of_a_script(reply)
 
@@ -271,8 +265,7 @@ class Exchange:
         self._leave(index)
         self._nodes.failed(index, time.monotonic())
         self._bundle.close_node(index)
-        if index in self._waiting:
-            self._waiting.discard(index)
+        if self.replies[index] is AWAITED:
             error = error if isinstance(error, NoReply) else NoReply(error, may_have_run=True)
         if isinstance(error, (NoReply, CoordinatorUnavailable)):
             self.replies[index] = error
@@ -282,18 +275,23 @@ class Exchange:
     def _give_up(self) -> None:
         """Give up the replies that are missing. If the time was up, send a release behind an acquisition."""
         now = time.monotonic()
-        for index in list(self._waiting):
+        fanout, replies = self._fanout, self.replies
+        # A release is remembered: it may have to be repeated.
+        missing: Expected = (fanout.call if fanout.is_for_anyone else None, now)
+        for index in [i for i, reply in enumerate(replies) if reply is AWAITED]:
             node = self._bundle.nodes[index]
-            self._waiting.discard(index)
-            # A connection awaits one reply, that to the last call. A release is remembered: it may have to be repeated.
-            node.expected[-1] = (self._call if self._fanout.is_for_anyone else None, now)
+            if AWAITED in node.expected:
+                node.expected[node.expected.index(AWAITED)] = missing
+            else:
+                node.expected.append(missing)
+            replies[index] = None
             if not self.decided:
-                self.replies[index] = NoReply(TimeoutError("no reply in time"), may_have_run=True)
+                replies[index] = NoReply(TimeoutError("no reply in time"), may_have_run=True)
                 self._nodes.failed(index, now)
                 self._release_behind(index, node, now)
 
     def _release_behind(self, index: int, node: NodeConnection, now: float) -> None:
-        compensation = self._call.compensation
+        compensation = self._fanout.call.compensation
         if compensation is None or compensation.token is None or node.sock is None:
             return
         try:
@@ -313,12 +311,13 @@ class Exchange:
         """Close the connections that owe replies after an interruption, each after a release behind an acquisition."""
         for index in list(self._opening):
             self._leave(index)
-        owing = {index for index, node in enumerate(self._bundle.nodes) if node.expected}
+        nodes, replies = self._bundle.nodes, self.replies
+        owing = [index for index, node in enumerate(nodes) if node.expected or replies[index] is AWAITED]
         for index in owing:
             try:
-                self._release_behind(index, self._bundle.nodes[index], time.monotonic())
+                self._release_behind(index, nodes[index], time.monotonic())
             except BaseException as error:  # noqa: BLE001 - the ttl frees the lock; the first interruption is raised
                 if interruption_in(error) is not None:
                     continue
-        for index in self._waiting.union(owing):
+        for index in owing:
             self._bundle.close_node(index)

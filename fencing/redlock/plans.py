@@ -127,13 +127,8 @@ class RedlockPlans(Backend):
             yield from self._plan_free(resource, token)
             raise
         decision = decide_grant(replies, self.quorum, token)
-        for asks_left in reversed(range(MOST_ASKS)):
-            if not isinstance(decision, Ask):
-                break
-            yield Sleep(self.node_timeout / 4)
-            again = yield self._fanout(call, decision.nodes, least=0)
-            replies = [again[i] if i in decision.nodes else reply for i, reply in enumerate(replies)]
-            decision = decide_grant(replies, self.quorum, token, may_ask=asks_left > 0)
+        if isinstance(decision, Ask):
+            decision, replies = yield from self._plan_ask(decision, replies, call, token)
         if isinstance(decision, Confirm):
             decision = yield from self._plan_confirm(decision, resource, token, settings)
         if isinstance(decision, Held):
@@ -406,10 +401,21 @@ class RedlockPlans(Backend):
         return grant_call(script, resource, token, args, proposal, more)
 
     def _granted(self, held: Held, resource: str, token: str, settings: Settings, sent_at: float) -> Grant | NoMajority:
-        until = settings.deadline(sent_at)
+        until = sent_at + settings.believed_seconds
         if self.clock() < until:
             return Grant(resource, held.number, token, until)
         return NoMajority("a majority granted it, but its ttl was over before that was known")
+
+    def _plan_ask(self, decision: Decision, replies: Replies, call: Call, token: str) -> Plan[tuple[Decision, Replies]]:
+        """Ask nodes again, a few times. Return what the replies of all mean together, and these."""
+        for asks_left in reversed(range(MOST_ASKS)):
+            if not isinstance(decision, Ask):
+                break
+            yield Sleep(self.node_timeout / 4)
+            again = yield self._fanout(call, decision.nodes, least=0)
+            replies = [again[i] if i in decision.nodes else reply for i, reply in enumerate(replies)]
+            decision = decide_grant(replies, self.quorum, token, may_ask=asks_left > 0)
+        return decision, replies
 
     def _plan_confirm(self, decision: Confirm, resource: str, token: str, settings: Settings) -> Plan[Decision]:
         """Raise the lower numbers to the highest one, where the lock is still the token's."""

@@ -24,7 +24,7 @@ from fencing.locks.settings import Settings
 from fencing.redis.calls import Call
 from fencing.redis.keys import keys_of
 from fencing.redlock.calls import FOR_ANYONE, Fanout, member_words
-from fencing.redlock.decisions import check_answered, vote
+from fencing.redlock.decisions import check_answered, has_decided
 from fencing.redlock.plans import RedlockPlans
 from tests.explorer.redlock_nodes import BACK, MEMBER, Node
 from tests.explorer.redlock_storage import LOST, GuardedStorage, Storage
@@ -401,9 +401,9 @@ class _World:
         assert fanout is not None
         replies = _replaced(local.replies, node, reply)
         state = _with_client(state, client, local._replace(replies=replies))
-        votes = [vote(_plain(each)) for i, each in enumerate(replies) if i in fanout.nodes and _has(each)]
+        given = [_plain(each) for i, each in enumerate(replies) if i in fanout.nodes and _has(each)]
         missing = [i for i in fanout.nodes if replies[i] is None]
-        if missing and not any(votes.count(each) >= fanout.quorum for each in votes):
+        if missing and not has_decided(given, fanout.quorum):
             return state, ()
         return self._ended(state, client)
 

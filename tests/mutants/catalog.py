@@ -646,8 +646,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "what-is-thrown-into-a-thread-waits-for-redlock",
         "fencing/redlock/exchange.py",
-        "select(min(left, RECHECK_SECONDS))",
-        "select(left)",
+        "poll(1000 * min(left, RECHECK_SECONDS))",
+        "poll(1000 * left)",
         ("tests/locks/test_thrown.py::test_at_a_majority_that_does_not_answer",),
     ),
     Mutant(
@@ -1940,8 +1940,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a-minority-holds-a-lock",
         "fencing/redlock/decisions.py",
-        "replies.count(reply) >= quorum",
-        "replies.count(reply) >= quorum - 1",
+        "replies.count(reply) >= quorum:\n            return _new(Held",
+        "replies.count(reply) >= quorum - 1:\n            return _new(Held",
         (
             "tests/redlock/test_decisions.py::test_different_numbers_are_confirmed_where_they_are_lower",
             "tests/redlock/test_decisions.py::test_nobody_holds_it_where_nobody_is_known_to_have_a_majority",
@@ -2015,15 +2015,22 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a-late-reply-counts-for-the-next-request",
         "fencing/redlock/exchange.py",
-        "if missing is not awaited or kind not in kinds:",
+        "if expected or replies[index] is not AWAITED or kind not in kinds:",
         "if kind not in kinds:",
         ("tests/redlock/test_order.py::test_a_late_reply_is_never_that_to_a_later_request",),
     ),
     Mutant(
+        "a-late-acquisition-is-repeated-where-scripts-were-forgotten",
+        "fencing/redlock/exchange.py",
+        "missing: Expected = (fanout.call if fanout.is_for_anyone else None, now)",
+        "missing: Expected = (fanout.call, now)",
+        ("tests/redlock/test_order.py::test_only_a_release_is_repeated_where_scripts_were_forgotten",),
+    ),
+    Mutant(
         "a-release-overtakes-its-acquire",
         "fencing/redlock/client.py",
-        "        self._owing[token] = bundle.reference\n",
-        "",
+        "            self._owing[token] = bundle.reference\n",
+        "            pass\n",
         ("tests/redlock/test_order.py::test_what_ends_a_lease_never_overtakes_its_acquire",),
     ),
     Mutant(

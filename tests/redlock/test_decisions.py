@@ -23,9 +23,11 @@ from fencing.redlock.decisions import (
     decide_renewals,
     decide_take,
     free_nodes,
+    has_decided,
     seed_for,
     vote,
 )
+from fencing.redlock.exchange import AWAITED
 from fencing.redlock.nodes import FAILURES, Nodes
 from fencing.redlock.scripts import ACQUIRE, FORCE_RELEASE, REMINT
 
@@ -170,3 +172,13 @@ def test_the_number_of_a_holder_is_that_of_most_of_its_nodes() -> None:
     assert decide_holder([held(b"6"), held(b"7"), held(b"7")], 2) == held(b"7")
     assert vote(held(b"8")) != vote(held(b"7")), "two that disagree are no majority: the others are waited for"
     assert vote(held(b"7")) == vote([b"held", 500, 400, b"7", b"me", LARGER])
+
+
+def test_a_fan_out_is_decided_when_so_many_nodes_say_the_same() -> None:
+    silent: list[object] = [LOST, None, AWAITED, AWAITED, AWAITED]
+    assert not has_decided([*silent, *silent, b"7", b"7", b"8"], 3), "what is missing or failed is no vote"
+    assert has_decided([*silent, b"7", b"8", b"7", b"7"], 3)
+    assert has_decided([*silent, 1, 3], 2), "two have freed it, and one of them has a queue"
+    assert not has_decided([*silent, 1, 0], 2)
+    assert has_decided([taken(LARGER, 500), taken(LARGER, 700), None], 2)
+    assert not has_decided([taken(LARGER), taken(SMALLER), None], 2)

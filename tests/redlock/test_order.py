@@ -12,11 +12,11 @@ import pytest
 from examples.servers import RedisServer
 from fencing.kernel.effects import run, run_async
 from fencing.kernel.retry import NoReply
-from fencing.redis.calls import release_call
+from fencing.redis.calls import Call, release_call
 from fencing.redis.resp import INCOMPLETE
 from fencing.redis.scripts import RELEASE
 from fencing.redlock import client, client_async, exchange
-from fencing.redlock.calls import Fanout, grant_call
+from fencing.redlock.calls import Fanout, grant_call, holder_call
 from fencing.redlock.scripts import ACQUIRE
 from tests.support.redlock import FreshNodes, RedlockNodes
 from tests.support.servers import Proxy
@@ -129,6 +129,36 @@ def test_a_late_reply_is_never_that_to_a_later_request(side: Side, fresh_nodes: 
     assert isinstance(third, NoReply)
     nodes.servers[2].thaw()
     side.call(before.release)
+
+
+def test_only_a_release_is_repeated_where_scripts_were_forgotten(
+    fresh_nodes: FreshNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not an acquisition that was sent behind it: its own release may have been sent meanwhile."""
+    monkeypatch.setattr(exchange, "STALLED_SECONDS", 60.0)
+    monkeypatch.setattr(exchange, "FRESH_SECONDS", 60.0)  # the acquisition is sent before a reply is read
+    nodes, side = fresh_nodes(longest_ttl=60.0), Side(False)
+    coordinator, third = nodes.coordinator(side), nodes.servers[2]
+    held = coordinator.acquire("held", timeout=10)
+    number = held.fence.number
+
+    def ask(call: Call, quorum: int) -> list[Any]:
+        return list(coordinator._backend.perform(Fanout(call, (0, 1, 2), quorum, 2, 10.0)))
+
+    ask(holder_call("held"), 4)
+    with third.client() as client:
+        client.script_flush()
+        third.freeze()
+        assert ask(release_call("held", held.fence.token), 2)[2] is None
+        third.thaw()
+        side.wait_until(lambda: client.info("errorstats").get("errorstat_NOSCRIPT"))  # it has replied
+        third.freeze()
+        assert ask(grant_call(ACQUIRE, "later", "t" * 22, (60_000, "me", 0), number + 1), 2)[2] is None
+        third.thaw()
+        side.wait_until(lambda: ask(holder_call("later"), 4) and not client.exists("held"))
+        assert not client.exists("later")
+    held.release()
+    coordinator.close()
 
 
 def test_a_connection_that_owes_a_reply_for_long_is_replaced(
