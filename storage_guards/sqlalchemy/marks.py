@@ -16,12 +16,13 @@ from sqlalchemy import Connection, Engine, Table
 from sqlalchemy.engine import CursorResult
 from sqlalchemy.pool.base import ResetStyle
 
-from fencing.kernel.errors import GuardNotEnforceable, OutcomeUnknown, StaleFence
+from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable, OutcomeUnknown, StaleFence
 from fencing.kernel.fence import MAX_NUMBER, Fence, Mark
 from fencing.sql.dialects import Dialect
 from storage_guards.sql.outcome import FLOOR, TABLE, Admitted
 from storage_guards.sql.plans import (
     Answers,
+    Ask,
     Batch,
     Plan,
     Statement,
@@ -275,6 +276,7 @@ class Marks(ABC):
                 transaction behind it, it was committed already: GuardNotEnforceable.
         """
         answers: Answers = None  # type: ignore[assignment]  # what a generator is first sent
+        is_open = begin is None
         with ExitStack() as transaction:
             while True:
                 try:
@@ -282,8 +284,9 @@ class Marks(ABC):
                 except StopIteration as done:
                     result: T = done.value
                     return result
-                if asked.begins and begin is not None:
+                if asked.begins and not is_open and begin is not None:
                     transaction.enter_context(begin())
+                    is_open = True
                 if asked.schema:
                     self._located = self._statements_in(asked.schema)
                 sql = None
@@ -304,6 +307,7 @@ class Marks(ABC):
                     answers.append(answer)
                 if asked.ends and begin is not None:
                     transaction.close()
+                    is_open = False
 
     def _execute(self, connection: Connection, sql: Prepared, statement: Statement, before: Any, bounds: Any) -> Any:
         """Execute a statement, and return its answer as an :class:`Ask` names it.
@@ -356,13 +360,17 @@ class Marks(ABC):
             pruning: which marks may go.
             seconds: the bound of each wait.
         """
-        begin = partial(self._pruning, connection, seconds)
-        with begin():
-            table = self.locate(connection).table
-        return self.perform(connection, plan_prune(pruning, partial(self._batch, table)), begin=begin, writes=True)
+        plan = plan_prune(pruning, partial(self._located_batch, connection))
+        return self.perform(connection, plan, begin=partial(self._pruning, connection, seconds), writes=True)
+
+    def _located_batch(self, connection: Connection, pruning: Pruning) -> Plan[Batch]:
+        yield Ask([], begins=True, read_committed=True)  # so that the bounds hold for the look-up, too
+        return (yield from self._batch(self.locate(connection).table, pruning))
 
     @contextmanager
     def _pruning(self, connection: Connection, seconds: float) -> Iterator[None]:
+        if connection.invalidated:  # as the last transaction's bounds were restored, which is silent about it
+            raise GuardUnavailable("the connection broke between two transactions; what was deleted stays so; retry")
         bounds = self.dialect.bounded_waits(connection, seconds, read_committed=True)
         with Bounded(connection, self.dialect, WAITS * seconds), bounds, connection.begin():
             self.limit(connection, seconds, read_committed=True)
