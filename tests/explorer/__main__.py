@@ -1,7 +1,7 @@
 """``make explore``: the explorations, with the large ones that no test walks; with arguments, one of your own.
 
 make explore                                                        those of one Redis
-make explore ARGS="--large"                                         of these, those that no test walks
+make explore ARGS="--large"                                         of these, the one that no test walks
 make explore ARGS="--rules"                                         what happens with each rule off
 make explore ARGS="--redlock"                                       Redlock over several nodes
 make explore ARGS="--clients 3 --expiries 2 --resets 1 --lost 1"    your own bounds
@@ -41,7 +41,7 @@ def main(arguments: list[str]) -> int:
         prog="make explore", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rules", action="store_true", help="each rule off, and the shortest trace that violates")
-    parser.add_argument("--large", action="store_true", help="those that no test walks")
+    parser.add_argument("--large", action="store_true", help="the one that no test walks")
     parser.add_argument("--redlock", action="store_true", help="the explorations of Redlock, small and large")
     parser.add_argument("--clients", type=int, default=2, choices=range(1, MOST_CLIENTS + 1))
     parser.add_argument("--rounds", type=int, default=1, help="how often each client acquires")
