@@ -22,8 +22,8 @@ from fencing.locks.settings import Settings
 from fencing.redis.calls import Call
 from fencing.redis.scripts import REMINT
 from tests.explorer.clients import Leased, OfACluster, Polls, Program, Queues
-from tests.explorer.scenarios import AT_ONCE, BRIEF, NoLock
-from tests.explorer.simulated_redis import ACCEPT_MS, NOTIFY_MS, Reply, SimulatedRedis
+from tests.explorer.scenarios import NoLock
+from tests.explorer.simulated_redis import ACCEPT_MS, Reply, SimulatedRedis
 from tests.explorer.state import (
     CLAIM_BACK,
     GONE,
@@ -55,7 +55,6 @@ class Rule:
         length: of the shortest trace it finds.
         known: the length that a model of the protocol gave (docs/internals/safety.md), where it did.
         note: why the two differ, or what the trace shows.
-        slow: whether it takes more than half a second.
     """
 
     name: str
@@ -64,7 +63,6 @@ class Rule:
     length: int
     known: int | None = None
     note: str = ""
-    slow: bool = False
 
     def __str__(self) -> str:
         return self.name
@@ -167,27 +165,6 @@ class OfferToOneOnly(SimulatedRedis):
 
     def _send_rechecks(self, *args: Any) -> None:
         pass
-
-
-class NotifiedByTheTime(SimulatedRedis):
-    """A hand-over that tells nobody for a while after the last one that did, whoever still waits."""
-
-    def _are_notified(self, queue_key: str, notified: bytes, grantee: bytes, enough: int) -> bool:
-        return 0 <= self.clock_us - float(notified.split(b" ")[0] or "-inf") < 1000 * NOTIFY_MS
-
-
-class NotifiedForGood(SimulatedRedis):
-    """A waiter that asks again, because its connection broke, counts as told."""
-
-    def _forget_notified(self, *args: Any) -> None:
-        pass
-
-
-class FarBehind(SimulatedRedis):
-    """Of those that ask again, all but the first come back as late as those that ask for the first time."""
-
-    def _recheck_behind(self, ticket: bytes) -> int:
-        return ACCEPT_MS
 
 
 class LastingOffers(SimulatedRedis):
@@ -430,25 +407,6 @@ RULES = [
         Scenario("", (QUEUER,) * 3, Bounds(freezes=1), redis=OfferToOneOnly),
         UNNOTICED,
         9,
-    ),
-    Rule(
-        "those that were told to recheck still wait",
-        Scenario("", (BRIEF,) * 4, Bounds(freezes=1), redis=NotifiedByTheTime),
-        UNNOTICED,
-        14,
-    ),
-    Rule(
-        "those that were told have not asked again",
-        Scenario("", (BRIEF,) * 5, Bounds(freezes=1, cuts=2), redis=NotifiedForGood),
-        UNNOTICED,
-        19,
-        slow=True,
-    ),
-    Rule(
-        "a waiter that asks again comes close behind the first one",
-        Scenario("", (BRIEF,) * 5, Bounds(freezes=1), redis=FarBehind, late_ms=AT_ONCE),
-        UNNOTICED,
-        18,
     ),
     Rule(
         "a decline frees no lock that was granted",

@@ -10,7 +10,7 @@ import hashlib
 import math
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 __all__ = ["EMPTY", "Reply", "ScriptError", "SimulatedRedis", "Snapshot", "kind_of"]
 
@@ -25,25 +25,21 @@ LONGEST_RECHECK_MS = 10000
 FOREIGN_RECHECK_MS = 1000
 MAX_PASSED = 5000
 DRAWN = 8
-NOTIFIED = b"notified"
-NOTIFY_MS = 100
-BEHIND_MS = 5
 
 _RECORD = re.compile(rb"(\d+) (\S+) (\d+) (.*)", re.DOTALL)
 _OFFER = re.compile(rb"offer (\S+)")
 _ENTRY = re.compile(rb"(\S+) (\S+)")
-_NOTIFIED = re.compile(rb"(\d+)(.*)")
 _INTEGER = re.compile(rb"0|-?[1-9]\d*")
 
 Reply = tuple[bytes | int, ...] | bytes | int
 """An array, a string or an integer."""
 
 Scored = tuple[tuple[float, bytes], ...]
-Counts = tuple[tuple[bytes, int | bytes], ...]
+Counts = tuple[tuple[bytes, int], ...]
 
 
 class Entry(NamedTuple):
-    """One key: a string, a sorted set (by score), or a hash (by field). None: another kind, say a list."""
+    """One key: a string, a sorted set (by score), or a hash of integers (by field). None: another kind, say a list."""
 
     key: str
     value: bytes | Scored | Counts | None
@@ -59,14 +55,13 @@ class Snapshot(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """How many entries a queue has, how many listeners, and who was told to recheck; or how many have left it."""
+    """How many entries a queue has, and how many listeners; or how many have left it."""
 
     entries: int
     listeners: int
-    notified: bytes = b""
 
     def without(self, gone: Sizes) -> Sizes:
-        return Sizes(self.entries - gone.entries, self.listeners - gone.listeners, self.notified)
+        return Sizes(self.entries - gone.entries, self.listeners - gone.listeners)
 
 
 EMPTY = Snapshot((), 0)
@@ -158,16 +153,14 @@ class SimulatedRedis:
             self._replace(key, tuple(each for each in before if each[1] not in members))
         return len(before) - len(self.sorted_set(key))
 
-    def hash(self, key: str) -> dict[bytes, Any]:
+    def hash(self, key: str) -> dict[bytes, int]:
         return dict(self._members(key, bytes))  # type: ignore[arg-type]
 
-    def hset(self, key: str, field: bytes, value: int | bytes) -> None:
-        self._replace(key, tuple(sorted({**self.hash(key), field: value}.items())))
-
     def hincrby(self, key: str, field: bytes, by: int) -> int:
-        count: int = self.hash(key).get(field, 0) + by
-        self.hset(key, field, count)
-        return count
+        counts = self.hash(key)
+        counts[field] = counts.get(field, 0) + by
+        self._replace(key, tuple(sorted(counts.items())))
+        return counts[field]
 
     def hdel(self, key: str, field: bytes) -> int:
         counts = self.hash(key)
@@ -259,12 +252,9 @@ class SimulatedRedis:
             recheck = min(recheck, FOREIGN_RECHECK_MS)
         queue = self.sorted_set(keys[3])
         if queue[0][1] != own_entry:
-            recheck += self._recheck_behind(args[6])
+            recheck += ACCEPT_MS
         ticket = next(score for score, member in queue if member == own_entry)
         return b"queued", _text_of(ticket), recheck, owner or b""
-
-    def _recheck_behind(self, ticket: bytes) -> int:
-        return ACCEPT_MS if ticket == b"" else BEHIND_MS
 
     def _acquire_free(self, keys: Sequence[str], args: Sequence[bytes]) -> bytes | None:
         if self.exists(keys[0], keys[3]) > 0:
@@ -292,8 +282,6 @@ class SimulatedRedis:
             ticket = _text_of(max(float(self.clock_us), (queue[-1][0] if queue else 0) + 1))
         if self._join_queue(keys[3], keys[4], listener, own_entry, ticket) and args[6] != b"":
             self.publish(listener, b"passed * %b" % keys[0].encode())
-        if args[6] != b"":
-            self._forget_notified(keys[4], listener)
 
     def _remint(self, keys: Sequence[str], args: Sequence[bytes]) -> Reply:
         holder = self.get(keys[0])
@@ -392,19 +380,8 @@ class SimulatedRedis:
     def _count_down(self, listeners_key: str, listener: bytes) -> int:
         left = self.hincrby(listeners_key, listener, -1)
         if left < 1:
-            self._end_listener(listeners_key, listener)
+            self.hdel(listeners_key, listener)
         return left
-
-    def _end_listener(self, listeners_key: str, listener: bytes) -> int:
-        fields = len(self.hash(listeners_key))
-        ended = self.hdel(listeners_key, listener)
-        if ended == 1 and fields == 2:
-            self.hdel(listeners_key, NOTIFIED)
-        return ended
-
-    def _forget_notified(self, listeners_key: str, listener: bytes) -> None:
-        if b" " + listener + b" " in self.hash(listeners_key).get(NOTIFIED, b""):
-            self.hdel(listeners_key, NOTIFIED)
 
     def _join_queue(self, queue_key: str, listeners_key: str, listener: bytes, entry: bytes, ticket: bytes) -> bool:
         is_first = listener not in self.hash(listeners_key)
@@ -424,7 +401,7 @@ class SimulatedRedis:
         found = [entry for _, entry in self.sorted_set(queue_key) if entry.startswith(listener + b" ")]
         if found:
             self.zrem(queue_key, *found)
-        return Sizes(len(found), self._end_listener(listeners_key, listener))
+        return Sizes(len(found), self.hdel(listeners_key, listener))
 
     def _drop_silent(
         self, lock_key: str, holder_key: str, queue_key: str, listeners_key: str, own_listener: bytes
@@ -442,59 +419,24 @@ class SimulatedRedis:
         return dropped
 
     def _sizes_of(self, queue_key: str, listeners_key: str) -> Sizes:
-        fields = self.hash(listeners_key)
-        notified: bytes = fields.get(NOTIFIED, b"")
-        return Sizes(len(self.sorted_set(queue_key)), len(fields) - (notified != b""), notified)
+        return Sizes(len(self.sorted_set(queue_key)), len(self.hash(listeners_key)))
 
-    def _send_rechecks(
-        self, lock_key: str, queue_key: str, listeners_key: str, grantee: bytes, sizes: Sizes, other_listeners: int
-    ) -> None:
-        if other_listeners < 1 or self._are_notified(queue_key, sizes.notified, grantee, min(other_listeners, 2)):
+    def _send_rechecks(self, lock_key: str, queue_key: str, listeners_key: str, grantee: bytes, sizes: Sizes) -> None:
+        """As long as there are at most DRAWN listeners, all are drawn."""
+        after = ACCEPT_MS + 2
+        if sizes.listeners < 1:
             return
-        if sizes.notified:
-            self.hdel(listeners_key, NOTIFIED)
-        notified = self._notify_two(lock_key, queue_key, listeners_key, grantee, sizes, other_listeners)
-        if notified:
-            self.hset(listeners_key, NOTIFIED, _text_of(self.clock_us) + notified)
-
-    def _are_notified(self, queue_key: str, notified: bytes, grantee: bytes, enough: int) -> bool:
-        match = _NOTIFIED.fullmatch(notified)
-        if match is None or not 0 <= self.clock_us - float(match[1]) < 1000 * NOTIFY_MS:
-            return False
-        waiting = [entry for _, entry in self.sorted_set(queue_key)]
-        found = 0
-        for entry in _ENTRY.finditer(match[2]):
-            if entry[1] == grantee or entry[0] not in waiting or entry[1] not in self.listening:
-                return False
-            found += 1
-        return found >= enough
-
-    def _notify_two(
-        self, lock_key: str, queue_key: str, listeners_key: str, grantee: bytes, sizes: Sizes, other_listeners: int
-    ) -> bytes | None:
-        """As long as there are fewer than DRAWN listeners, all are drawn."""
-        seen, notified, after = {grantee, NOTIFIED}, b"", ACCEPT_MS + 2
-        last = [entry for _, entry in self.sorted_set(queue_key)[: -DRAWN - 1 : -1]] if sizes.entries > 0 else []
-        known = True
-        for draw, candidates in enumerate((last, sorted(self.hash(listeners_key)))):
-            if other_listeners < 1:
-                break
-            assert len(candidates) <= DRAWN
-            for candidate in candidates:
-                listener = candidate.split(b" ")[0]
-                if listener not in seen:
-                    seen.add(listener)
-                    receivers = self.publish(listener, b"recheck %d %b" % (after, lock_key.encode()))
-                    if _is_dead(listener, receivers) and sizes.entries > 0 and other_listeners > 0:
-                        dropped = self._drop(queue_key, listeners_key, listener)
-                        sizes, other_listeners = sizes.without(dropped), other_listeners - dropped.listeners
-                    if receivers > 0:
-                        known = known and draw == 0
-                        notified += b" " + candidate
-                        if after > ACCEPT_MS + 2:
-                            return notified if known else None
-                        after += SPREAD_MS
-        return notified if known else None
+        drawn = sorted(self.hash(listeners_key))
+        assert len(drawn) < DRAWN
+        for listener in drawn:
+            if listener != grantee:
+                receivers = self.publish(listener, b"recheck %d %b" % (after, lock_key.encode()))
+                if _is_dead(listener, receivers) and sizes.entries > 0 and sizes.listeners > 0:
+                    sizes = sizes.without(self._drop(queue_key, listeners_key, listener))
+                if receivers > 0:
+                    if after > ACCEPT_MS + 2:
+                        return
+                    after += SPREAD_MS
 
     def _hand_over(
         self,
@@ -525,8 +467,7 @@ class SimulatedRedis:
                 return own_entry
             if listener is not None and not _is_dead(listener, receivers):
                 self.set(holder_key, b"offer " + listener, px=OFFERED_MS)
-                other_listeners = sizes.listeners - (left > 0)
-                self._send_rechecks(lock_key, queue_key, listeners_key, listener, sizes, other_listeners)
+                self._send_rechecks(lock_key, queue_key, listeners_key, listener, sizes)
                 return first
             if listener is not None and left != 0 and sizes.entries > 0:
                 sizes = sizes.without(self._drop(queue_key, listeners_key, listener))

@@ -9,7 +9,7 @@ from fencing.kernel.fence import Fence, Mark
 from fencing.redis.calls import Call
 from fencing.redis.keys import keys_of
 from tests.explorer.clients import Local, Program
-from tests.explorer.simulated_redis import ACCEPT_MS, SPREAD_MS, SimulatedRedis, Snapshot
+from tests.explorer.simulated_redis import SimulatedRedis, Snapshot
 from tests.explorer.storage import OTHER, RESOURCE, Backend, MemoryBackend, Operation, Storage, Value
 
 __all__ = [
@@ -17,7 +17,6 @@ __all__ = [
     "GONE",
     "KEYS",
     "LOST_UPDATE",
-    "MOST_MS",
     "NAMES",
     "OTHER_KEYS",
     "OVERLAP",
@@ -58,10 +57,6 @@ VERDICT = "a write that was found not to have happened happens"
 REPAIR = "more claims of one client are refused than the repair may take"
 
 
-MOST_MS = 2 * (ACCEPT_MS + SPREAD_MS)
-"""How long a lock may be free, or held by nobody, before a waiter rechecks."""
-
-
 class Faults(NamedTuple):
     """How much has gone wrong so far; as bounds: how much may.
 
@@ -72,8 +67,7 @@ class Faults(NamedTuple):
     goes on; ``cuts``: connections of listeners that break, with what was under way; ``early``: rechecks of waiters that
     come before the messages that are under way; ``refused``: calls that are refused and not run, as a node of a Redis
     Cluster refuses those of a slot that moves; ``kept``: connections that break under a request: the client goes on at
-    once over a new one, and what was sent on the old one lands at any later time, in order, or never; ``pauses``: times
-    that a while passes, while somebody holds the lock.
+    once over a new one, and what was sent on the old one lands at any later time, in order, or never.
     """
 
     expiries: int = 0
@@ -94,7 +88,6 @@ class Faults(NamedTuple):
     early: int = 0
     refused: int = 0
     kept: int = 0
-    pauses: int = 0
 
 
 Bounds = Faults
@@ -142,7 +135,6 @@ class Scenario:
         repair: how many claims of one client may be refused beyond one for each expiry, reset and takeover, short of
             the number of clients: N - repair.
         cut_off: the script at whose calls connections break; empty: at any.
-        late_ms: how long a lock may be free until a waiter rechecks.
         hears: whether a plan hears of a release that was sent behind its request. If not, one is sent behind each
             last attempt, also behind one that ends before its time.
     """
@@ -155,7 +147,6 @@ class Scenario:
     earlier: int = 0
     repair: int = 1
     cut_off: str = ""
-    late_ms: int = MOST_MS
     hears: bool = True
 
     def __str__(self) -> str:

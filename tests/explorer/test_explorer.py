@@ -72,9 +72,7 @@ def test_all_rules_on_deeper(scenario: Scenario, say: Say) -> None:
     assert result.exhausted
 
 
-@pytest.mark.parametrize(
-    "rule", [pytest.param(rule, marks=[pytest.mark.thorough] * rule.slow) for rule in RULES], ids=str
-)
+@pytest.mark.parametrize("rule", RULES, ids=str)
 def test_one_rule_off(rule: Rule, say: Say) -> None:
     result = explore(rule.scenario, until={rule.violates})
     assert rule.violates in result.violations, f"nothing found: {result}"

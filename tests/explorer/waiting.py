@@ -12,10 +12,9 @@ from fencing.locks.waiting import Wait
 from fencing.redis.calls import Call, decline_call
 from tests.explorer import clients
 from tests.explorer.clients import Program, Woken
-from tests.explorer.simulated_redis import SimulatedRedis
+from tests.explorer.simulated_redis import ACCEPT_MS, SPREAD_MS
 from tests.explorer.state import (
     KEYS,
-    MOST_MS,
     NAMES,
     STUCK,
     UNNOTICED,
@@ -31,8 +30,8 @@ from tests.explorer.storage import RESOURCE
 
 __all__ = ["Waiting", "listener_of"]
 
-PAUSE_MS = 60
-"""Of two pauses the first ends before a hand-over tells the next time who rechecks, and the second one after it."""
+MOST_MS = 2 * (ACCEPT_MS + SPREAD_MS)
+"""How long a lock may be free, or held by nobody, before a waiter rechecks."""
 
 
 def listener_of(client: int) -> bytes:
@@ -94,17 +93,6 @@ class Waiting:
                     after = self._wake(broken, client) if self.programs[client].wakes else broken
                     yield Step(f"{NAMES[client]}'s connection breaks", counted(after, "cuts"))
 
-    def pauses(self, state: State) -> Iterator[Step]:
-        """A while passes, in which nobody rechecks; somebody holds the lock."""
-        if not allowed(self.scenario, state, "pauses"):
-            return
-        now = state.redis.clock_us // 1000 + PAUSE_MS
-        record = next((entry.value for entry in state.redis.entries if entry.key == KEYS.holder), None)
-        rechecks = [local.recheck_at for client, local in enumerate(state.clients) if self._waits(state, client)]
-        if isinstance(record, bytes) and not record.startswith(b"offer ") and min(rechecks, default=now) >= now:
-            later = state._replace(redis=SimulatedRedis(state.redis._replace(clock_us=now * 1000)).snapshot())
-            yield Step(f"{PAUSE_MS} ms pass", counted(later, "pauses"))
-
     def rechecks_early(self, state: State) -> Iterator[Step]:
         """A waiter rechecks before the messages arrive that are under way."""
         if state.inbox and allowed(self.scenario, state, "early"):
@@ -144,7 +132,7 @@ class Waiting:
         if free_at is not None and recheck > free_at:
             if not (faults.crashes or faults.freezes or faults.expiries or faults.resets or faults.late):
                 violated += (STUCK,)  # a lease, or an offer, of somebody who is there has run out
-            if recheck - free_at > self.scenario.late_ms and not (faults.expiries or faults.resets):
+            if recheck - free_at > MOST_MS and not (faults.expiries or faults.resets):
                 violated += (UNNOTICED,)
         for client in range(len(self.programs)):
             if self._waits(state, client) and state.clients[client].recheck_at <= recheck:

@@ -45,19 +45,16 @@ local function enqueue()
     local last = redis.call('ZREVRANGE', KEYS[4], 0, 0, 'WITHSCORES')[2]
     ticket = text_of(math.max(server_clock_us(), (tonumber(last) or 0) + 1))
   end
-  local comes_back = join_queue(KEYS[4], KEYS[5], listener, own_entry, ticket)
-  if ARGV[7] == '' then return end
-  if comes_back then call_others_back() end
-  forget_notified(KEYS[5], listener)
+  if join_queue(KEYS[4], KEYS[5], listener, own_entry, ticket) and ARGV[7] ~= '' then call_others_back() end
 end
 
 if not holder then
   local next, refused = check_mint(KEYS[3], tonumber(ARGV[4] or '0'), ARGV[5] or '1', (server_clock_us()))
   if not next then return refused end
   if listener ~= '' and not waiting_if_full() then enqueue() end
-  local entries, listeners, notified = sizes_of(KEYS[4], KEYS[5])
+  local entries, listeners = sizes_of(KEYS[4], KEYS[5])
   local dropped, ended = drop_silent(KEYS[1], KEYS[2], KEYS[4], KEYS[5], listener)
-  local offered = hand_over(KEYS[1], KEYS[2], KEYS[4], KEYS[5], own_entry, entries - dropped, listeners - ended, notified)
+  local offered = hand_over(KEYS[1], KEYS[2], KEYS[4], KEYS[5], own_entry, entries - dropped, listeners - ended)
   if offered == own_entry or not offered then
     if listener ~= '' then leave_queue(KEYS[4], KEYS[5], listener, own_entry) end
     return mint()
@@ -75,7 +72,5 @@ enqueue()
 local recheck = LONGEST_RECHECK_MS
 if left >= 0 then recheck = math.min(recheck, left + 2) end -- PTTL rounds; a key lives to the end of its millisecond
 if not record_number then recheck = math.min(recheck, FOREIGN_RECHECK_MS) end
-if redis.call('ZRANK', KEYS[4], own_entry) > 0 then -- the first waiter rechecks first
-  recheck = recheck + (ARGV[7] == '' and ACCEPT_MS or BEHIND_MS) -- of those that have waited, few ask at once
-end
+if redis.call('ZRANK', KEYS[4], own_entry) > 0 then recheck = recheck + ACCEPT_MS end -- the first waiter rechecks first
 return {'queued', text_of(tonumber(redis.call('ZSCORE', KEYS[4], own_entry))), recheck, owner or ''}

@@ -1,8 +1,7 @@
 -- Shared by the scripts that hand the lock over, which are sent with this file behind common.lua. Nothing runs by itself.
 --
 -- The queue is a sorted set of "<listener> <token>", in the order of tickets. A listener is one process, or one event loop,
--- that subscribes to the channel fencing:1:wake:<listener>. A hash has the number of entries of each listener. Its field "notified"
--- is "<server's clock, us> <entry> <entry>": when which waiters were told to recheck. Messages:
+-- that subscribes to the channel fencing:1:wake:<listener>. A hash has the number of entries of each listener. Messages:
 -- "grant <token> <resource>": the lock is offered to that token. "passed * <resource>": the listener's entries were removed
 -- from the queue; its waiters must ask again. "recheck <ms> <resource>": the listener's first waiter must ask again after
 -- that time.
@@ -15,9 +14,6 @@
 local ACCEPT_MS = 250 -- a process under load needs some ms; all waiters lose this time when one process is stopped
 local SPREAD_MS = 50 -- between two listeners that recheck the same offer
 local OFFERED_MS = 2500 -- how long the record of an offer outlasts the offer
-local BEHIND_MS = 5 -- how much later than the first waiter others ask again
-local NOTIFIED = 'notified' -- no listener has this name
-local NOTIFY_MS = 100 -- less than until those that were told recheck
 local QUEUE_MS = 30000 -- three times the longest recheck: by then every live waiter has asked again
 local LONGEST_RECHECK_MS = 10000
 local FOREIGN_RECHECK_MS = 1000 -- holders that use other libraries release without a message
@@ -40,31 +36,11 @@ end
 -- before: it is treated as a frozen one, so it keeps its place for one offer. It asks again as soon as it is subscribed here.
 local function is_dead(listener, receivers) return receivers == 0 and not is_sharded(listener) end
 
--- Returns how many clients of this server listen there; nil where the user may not ask.
-local function receivers_of(listener)
-  local command = is_sharded(listener) and 'SHARDNUMSUB' or 'NUMSUB'
-  return tonumber(redis.pcall('PUBSUB', command, 'fencing:1:wake:' .. listener)[2])
-end
-
--- Removes a listener without entries; with the last one, also who was told. Returns how many listeners have left.
-local function end_listener(listeners_key, listener)
-  local fields = redis.call('HLEN', listeners_key)
-  local ended = redis.call('HDEL', listeners_key, listener)
-  if ended == 1 and fields == 2 then redis.call('HDEL', listeners_key, NOTIFIED) end
-  return ended
-end
-
 -- Counts an entry of the listener that has left the queue. Returns how many it has left.
 local function count_down(listeners_key, listener)
   local left = redis.call('HINCRBY', listeners_key, listener, -1)
-  if left < 1 then end_listener(listeners_key, listener) end
+  if left < 1 then redis.call('HDEL', listeners_key, listener) end
   return left
-end
-
--- Notes that the listener asks again: it may have been told nothing, because its connection broke, or have another moment in mind.
-local function forget_notified(listeners_key, listener)
-  local notified = redis.call('HGET', listeners_key, NOTIFIED)
-  if notified and string.find(notified, ' ' .. listener .. ' ', 1, true) then redis.call('HDEL', listeners_key, NOTIFIED) end
 end
 
 -- Returns whether the entry was not in the queue, and is its listener's first one.
@@ -94,7 +70,7 @@ local function drop(queue_key, listeners_key, listener)
   for first = 1, #found, 1000 do -- unpack has a limit
     redis.call('ZREM', queue_key, unpack(found, first, math.min(first + 999, #found)))
   end
-  return #found, end_listener(listeners_key, listener)
+  return #found, redis.call('HDEL', listeners_key, listener)
 end
 
 -- Removes the entries of listeners that have ended, of a few that are drawn. Nobody is woken. Returns how many have left. One
@@ -102,7 +78,9 @@ end
 local function drop_dead(queue_key, listeners_key)
   local dropped = 0
   for _, listener in ipairs(redis.call('HRANDFIELD', listeners_key, DRAWN) or {}) do
-    if listener ~= NOTIFIED and receivers_of(listener) == 0 then
+    local command = is_sharded(listener) and 'SHARDNUMSUB' or 'NUMSUB'
+    local found = redis.pcall('PUBSUB', command, 'fencing:1:wake:' .. listener) -- an error: no permission; then it stays
+    if tonumber(found[2] or 1) == 0 then
       local entries = drop(queue_key, listeners_key, listener)
       dropped = dropped + entries
     end
@@ -124,80 +102,44 @@ local function drop_silent(lock_key, holder_key, queue_key, listeners_key, own_l
   return entries, listeners
 end
 
--- Returns how many entries the queue has, how many listeners, and who was told to recheck. It comes before the first write of a
--- script, because it fails for other types. After that the scripts count: in a slot of a Cluster that moves, a key that a script
--- has emptied is an error for this very script.
+-- Returns how many entries the queue has, and how many listeners. It comes before the first write of a script, because it
+-- fails for other types. After that the scripts count: in a slot of a Cluster that moves, a key that a script has emptied is
+-- an error for this very script.
 local function sizes_of(queue_key, listeners_key)
-  local entries, fields = redis.call('ZCARD', queue_key), redis.call('HLEN', listeners_key)
-  local notified = fields > 1 and redis.call('HGET', listeners_key, NOTIFIED)
-  return entries, notified and fields - 1 or fields, notified
+  return redis.call('ZCARD', queue_key), redis.call('HLEN', listeners_key)
 end
 
--- Returns whether so many were told lately, and all of them will still recheck: each waits with the same entry, and listens. One
--- that is granted the lock itself counts no more, also if it has other waiters: they recheck at the end of that lease.
-local function are_notified(queue_key, notified, grantee, enough)
-  local clock_text, waiters = string.match(notified or '', '^(%d+)(.*)$')
-  local age = clock_text and server_clock_us() - clock_text
-  if not age or age < 0 or age >= NOTIFY_MS * 1000 then return false end
-  local found = 0
-  for listener, token in string.gmatch(waiters, '(%S+) (%S+)') do
-    if listener == grantee or not redis.call('ZSCORE', queue_key, listener .. ' ' .. token) then return false end
-    if (receivers_of(listener) or 0) == 0 then return false end
-    found = found + 1
-  end
-  return found >= enough
-end
-
--- Sends a recheck to two other listeners, of so many: to the last ones of the queue, which wait longest, or to any. Returns their
--- entries; nil where it has found one without an entry.
-local function notify_two(lock_key, queue_key, listeners_key, grantee, entries, other_listeners)
-  local seen, notified, after = {[grantee] = true, [NOTIFIED] = true}, '', ACCEPT_MS + 2
-  for draw = 0, MAX_DRAWS do
-    if other_listeners < 1 then return notified end
-    local found = {}
-    if draw > 0 then
-      found = redis.call('HRANDFIELD', listeners_key, DRAWN) or {} -- an emulator of Redis has no answer where there is none
-      table.sort(found)
-    elseif entries > 0 then
-      found = redis.call('ZREVRANGE', queue_key, 0, DRAWN - 1)
-    end
-    for _, each in ipairs(found) do
-      local listener = string.match(each, '^[^ ]*')
+-- Sends a recheck to two other listeners, so that an offer that is never accepted is noticed. `entries` and `listeners`: how
+-- many there are.
+local function send_rechecks(lock_key, queue_key, listeners_key, grantee, entries, listeners)
+  local seen = {[grantee] = true}
+  local after = ACCEPT_MS + 2
+  for _ = 1, MAX_DRAWS do
+    if listeners < 1 then return end
+    local drawn = redis.call('HRANDFIELD', listeners_key, DRAWN) or {} -- an emulator of Redis has no answer where there is none
+    table.sort(drawn)
+    for _, listener in ipairs(drawn) do
       if not seen[listener] then
         seen[listener] = true
         local receivers = publish(listener, 'recheck ' .. after .. ' ' .. lock_key)
-        if is_dead(listener, receivers) and entries > 0 and other_listeners > 0 then
+        if is_dead(listener, receivers) and entries > 0 and listeners > 0 then
           local dropped, ended = drop(queue_key, listeners_key, listener)
-          entries, other_listeners = entries - dropped, other_listeners - ended
+          entries, listeners = entries - dropped, listeners - ended
         end
         if (receivers or 0) > 0 then
-          notified = notified and draw == 0 and notified .. ' ' .. each or nil
-          if after > ACCEPT_MS + 2 then return notified end
+          if after > ACCEPT_MS + 2 then return end
           after = after + SPREAD_MS
         end
       end
     end
-    if draw > 0 and #found < DRAWN then return notified end
-  end
-end
-
--- Takes care that two others notice an offer that is never accepted. Each message wakes a process that has nothing to do
--- otherwise. So nobody is told while those still recheck that were told lately: if the offer is younger than what they were told,
--- they find it, and ask again at its end.
-local function send_rechecks(lock_key, queue_key, listeners_key, grantee, entries, other_listeners, notified)
-  if other_listeners < 1 or entries > 0 and are_notified(queue_key, notified, grantee, math.min(other_listeners, 2)) then return end
-  if notified then redis.call('HDEL', listeners_key, NOTIFIED) end
-  local waiters = notify_two(lock_key, queue_key, listeners_key, grantee, entries, other_listeners)
-  if waiters and waiters ~= '' then
-    local _, clock_text = server_clock_us()
-    redis.pcall('HSET', listeners_key, NOTIFIED, clock_text .. waiters) -- without permission, the next hand-over tells two again
+    if #drawn < DRAWN then return end
   end
 end
 
 -- Offers the lock to the first entry of the queue whose listener is not dead, and returns that entry. Returns `own_entry`,
 -- and offers nothing, where that is the first one. Returns nil where there is no such entry: the lock is then free.
--- `entries`, `listeners` and `notified`: see sizes_of.
-local function hand_over(lock_key, holder_key, queue_key, listeners_key, own_entry, entries, listeners, notified)
+-- `entries` and `listeners`: how many there are, see sizes_of.
+local function hand_over(lock_key, holder_key, queue_key, listeners_key, own_entry, entries, listeners)
   for _ = 1, MAX_PASSED do
     if entries < 1 then break end
     local first = redis.call('ZRANGE', queue_key, 0, 0)[1]
@@ -217,8 +159,7 @@ local function hand_over(lock_key, holder_key, queue_key, listeners_key, own_ent
     if first == own_entry then return own_entry end
     if listener and not is_dead(listener, receivers) then
       redis.call('SET', holder_key, 'offer ' .. listener, 'PX', OFFERED_MS)
-      local other_listeners = left > 0 and listeners - 1 or listeners
-      send_rechecks(lock_key, queue_key, listeners_key, listener, entries, other_listeners, notified)
+      send_rechecks(lock_key, queue_key, listeners_key, listener, entries, listeners)
       return first
     end
     if left ~= 0 and entries > 0 then

@@ -8,11 +8,11 @@ local token, listener, only_an_offer = ARGV[1], ARGV[2], ARGV[3]
 local holds = redis.call('GET', KEYS[1]) == token
 -- The message of an offer may arrive after the waiter has accepted it by itself: then it holds the lock.
 if holds and only_an_offer then holds = string.sub(redis.call('GET', KEYS[2]) or '', 1, 6) == 'offer ' end
-local entries, listeners, notified = sizes_of(KEYS[3], KEYS[4])
+local entries, listeners = sizes_of(KEYS[3], KEYS[4])
 if listener then
   local left, ended = leave_queue(KEYS[3], KEYS[4], listener, listener .. ' ' .. token)
   entries, listeners = entries - left, listeners - ended
 end
 if not holds then return 0 end
-if hand_over(KEYS[1], KEYS[2], KEYS[3], KEYS[4], nil, entries, listeners, notified) then return 3 end
+if hand_over(KEYS[1], KEYS[2], KEYS[3], KEYS[4], nil, entries, listeners) then return 3 end
 return 1
