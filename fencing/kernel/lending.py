@@ -434,8 +434,11 @@ class AsyncPool(_Lending[T]):
         """End what nothing has used for a while."""
         self._is_watched = False
         for idle in self._take_idle():
-            if self._give_up is not None:
-                self._give_up(idle)
+            try:
+                if self._give_up is not None:
+                    self._give_up(idle)
+            finally:
+                self.discard(idle)
         if self._has_many:
             self._watch()
 

@@ -122,7 +122,9 @@ class FanoutConnections:
             self._give_back(bundle)
 
     def _must_stay(self, bundle: Bundle) -> bool:
-        """Return whether an idle bundle still owes replies, after those that have arrived were read."""
+        """Return whether a thread waits for this very bundle, or it owes replies behind those that have arrived."""
+        if bundle.wanted:
+            return True
         if bundle.owes():
             Exchange(self.nodes, self._openers, bundle, _NO_CALL).read_late()
         return bundle.owes()

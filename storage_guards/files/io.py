@@ -331,13 +331,15 @@ def remove_unused(place: Place, used: tuple[str, ...]) -> None:
 
     What cannot be removed now is removed after a later publication.
     """
+    names: list[str] = []
     with contextlib.suppress(OSError):
-        for name in os.listdir(place.fd):
-            if name.startswith(PREFIX) and name not in used:
-                old = Place(f"{place.path}/{name}", place)
-                if old.try_lock():
-                    shutil.rmtree(name, ignore_errors=True, dir_fd=place.fd)
-                old.close()
+        names = [name for name in os.listdir(place.fd) if name.startswith(PREFIX) and name not in used]
+    for name in names:
+        with contextlib.suppress(OSError):  # of one that is foreign, such as a link
+            old = Place(f"{place.path}/{name}", place)
+            if old.try_lock():
+                shutil.rmtree(name, ignore_errors=True, dir_fd=place.fd)
+            old.close()
 
 
 def error_of(error: OSError, resource: str) -> GuardUnavailable | GuardNotEnforceable:

@@ -155,5 +155,5 @@ class ErrorContext(ABC):
                 f"(perhaps a begin around this one)"
             )
         if state in LOST_RACE:
-            return self.unavailable(f"{self.subject} was changed by another transaction at the same time")
+            return self.unavailable(f"another transaction changed {self.subject} at the same time")
         return None

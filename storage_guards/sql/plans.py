@@ -358,7 +358,12 @@ def _mark_in(answer: Refused) -> Mark | None:
 
 def _to_mark(row: Row | None) -> Mark | None:
     """Return the mark in an answer (number, token, seq)."""
-    return None if row is None else Mark(int(row[0]), row[1], int(row[2]))
+    return None if row is None else Mark(_number(row[0]), row[1], _number(row[2]))
+
+
+def _number(value: Any) -> Any:
+    """Return the number in an answer, which is a text from psycopg. One of a wrong type stays as it is."""
+    return int(value) if type(value) is str else value
 
 
 def _remember(now: str, before: str) -> str:

@@ -147,6 +147,16 @@ def test_a_publication_that_is_being_built_is_not_removed(tmp_path: Path) -> Non
     assert "folder-slow" not in folders(tmp_path), "a process that was killed while it built left it"
 
 
+def test_a_foreign_entry_ends_no_cleaning_up(tmp_path: Path) -> None:
+    guard = FileGuard(tmp_path)
+    guard.claim(MINE)
+    for number in range(9):
+        (place(tmp_path) / f"folder-{number}").symlink_to(tmp_path)
+    for number in range(4):
+        guard.publish(MINE, {"a": b"%d" % number})
+    assert len(folders(tmp_path)) == 9 + 2
+
+
 @pytest.mark.parametrize(
     ("files", "error"),
     [

@@ -598,6 +598,25 @@ def test_what_a_burst_of_tasks_made_is_given_up(monkeypatch: pytest.MonkeyPatch)
     asyncio.run(asyncio.wait_for(main(), 60))
 
 
+def test_the_last_idle_one_of_tasks_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is given up counts no more, also while it is still referred to."""
+    monkeypatch.setattr(lending, "IDLE_SECONDS", 0.01)
+    given_up: list[Connection] = []
+
+    async def main() -> None:
+        pool = AsyncPool(Connection, 4, give_up=given_up.append)
+        lent = [await pool.take(LONG) for _ in range(4)]
+        for each in lent:
+            each.used = 0.0
+            pool.give_back(each)
+        pool.give_up_idle()
+        assert given_up == lent[:3]
+        assert pool.made() == lent[3:]
+        assert list(pool.free) == lent[3:]
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
 async def waiting_tasks(pool: AsyncPool[Connection], count: int) -> list[asyncio.Task[Connection]]:
     tasks = []
     for number in range(1, count + 1):

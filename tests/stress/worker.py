@@ -35,10 +35,16 @@ class Noting(RedisPlans):
     tickets: dict[int, str]
 
     def plan_acquire(self, *args: Any, **options: Any) -> Plan[Grant | Taken]:
-        place = options.get("place")
         reply = yield from super().plan_acquire(*args, **options)
         if isinstance(reply, Grant):
-            self.tickets[reply.fence.number] = place.ticket if place is not None else "-"
+            self.tickets[reply.number] = "-"
+        return reply
+
+    def plan_queue(self, *args: Any, **options: Any) -> Plan[Grant | Taken]:
+        place = options.get("place")
+        reply = yield from super().plan_queue(*args, **options)
+        if isinstance(reply, Grant):
+            self.tickets[reply.number] = place.ticket if place is not None else "-"
         return reply
 
 
