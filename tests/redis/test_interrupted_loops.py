@@ -74,7 +74,7 @@ async def _storm(url: str, error: type[BaseException], first: int, stride: int, 
                     await asyncio.sleep(0.005)
                     deadlines.add(holding.deadline)
 
-        await work()
+        await work(1 if renews else ttl)
         for step in range(first, 5000, stride):
             state: list[Any] = []
             began = time.monotonic()
