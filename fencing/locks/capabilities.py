@@ -165,6 +165,27 @@ class RemembersForce(Protocol):
         """Return the owner label of the caller that forced the release; None: not known."""
 
 
+_FLAGS = ("ttl_per_lock", "holds_without_ttl", "one_of_many_wins", "counts_waiters")
+
+
+def check_members(backend: Backend) -> None:
+    """Check what the capabilities of a backend say of it.
+
+    Raises:
+        TypeError, ValueError: a member has a wrong value. Correct it as the message says.
+    """
+    name = type(backend).__name__
+    for flag in _FLAGS:
+        if getattr(backend, flag, True) is not True:
+            raise TypeError(f"{flag} of {name} must be True; leave it out where the service does not have it")
+    if isinstance(backend, RenewsGrants):
+        most = backend.max_renewals
+        if type(most) is not int or most < 1:
+            raise ValueError(
+                f"max_renewals of {name} must be an int of at least 1, not {most!r}: leases in one request"
+            )
+
+
 def check_capabilities(backend: Backend, settings: Settings, own_ttl: float | None) -> Settings:
     """Return the settings if the backend has the capabilities that they need.
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from fencing.kernel.process import OfThisProcess
 from fencing.locks.backend import Backend
-from fencing.locks.capabilities import check_capabilities
+from fencing.locks.capabilities import check_capabilities, check_members
 from fencing.locks.settings import Settings, check_prefix
 
 
@@ -64,4 +64,5 @@ def _check_backend(backend: object, kind: str, *, asynchronous: bool) -> Backend
         raise TypeError(f"{kind} needs a backend with `{'async ' * asynchronous}def perform`; add it to {name}")
     if backend.asynchronous is not None:
         raise TypeError(f"this {name} has a coordinator already; make a backend for each")
+    check_members(backend)
     return backend

@@ -88,3 +88,16 @@ def test_no_lock_without_ttl() -> None:
     coordinator = without("holds_without_ttl")()
     with pytest.raises(TypeError, match="has no locks without a ttl; pass a ttl in seconds"):
         check_capabilities(coordinator._backend, Settings(ttl=None), 10.0)
+
+
+@pytest.mark.parametrize("flag", ["ttl_per_lock", "holds_without_ttl", "one_of_many_wins", "counts_waiters"])
+def test_a_capability_is_not_switched_off(flag: str) -> None:
+    """A member that is there counts, whatever its value."""
+    with pytest.raises(TypeError, match=f"{flag} of PoorBackend must be True; leave it out"):
+        without(**{flag: False})()
+
+
+@pytest.mark.parametrize("most", [0, -1, None, 2.5, True])
+def test_a_request_renews_one_lease_at_least(most: Any) -> None:
+    with pytest.raises(ValueError, match="max_renewals of PoorBackend must be an int of at least 1"):
+        without(max_renewals=most)()
