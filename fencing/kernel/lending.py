@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import time
 import weakref
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, Protocol, TypeVar
@@ -84,7 +85,7 @@ class _Seeker(Generic[T]):
         self.is_late = is_late
 
 
-class _Lending(Generic[T]):
+class _Lending(ABC, Generic[T]):
     """The objects, and the queue of calls that wait for one."""
 
     def __init__(self, make: Callable[[], T], limit: int, least: int) -> None:
@@ -103,9 +104,9 @@ class _Lending(Generic[T]):
         """Return all objects that exist, free ones and lent ones."""
         return [found for made in list(self._made) if (found := made()) is not None]
 
+    @abstractmethod
     def _watch(self) -> None:
         """Have the objects given up that will be idle. There are more than ``least``."""
-        raise NotImplementedError
 
     def _take_idle(self) -> Iterator[T]:
         """Take the objects that nothing has used for a while, unless fewer than ``least`` were left.

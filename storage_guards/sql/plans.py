@@ -20,11 +20,11 @@ from storage_guards.continuity import new_id
 from storage_guards.sql.errors import ASK_AGAIN, ISOLATION, ROUNDS, keeps_changing, old_snapshot
 from storage_guards.sql.outcome import FLOOR, REMEMBERED_CHARACTERS, Admitted, Settled, verdict
 from storage_guards.sql.pruning import (
-    BATCH,
     NO_FLOOR,
     Pruning,
     PruningStatements,
     count_implausible,
+    lock_names_of_mysql,
     now_as_number,
     warn_of_implausible,
 )
@@ -327,7 +327,7 @@ def plan_batch_of_mysql(table: str, pruning: Pruning) -> Plan[Batch]:
     asked = [count_implausible(table)]
     if floor:
         may_go = f"{old} AND number <= {int(floor[0][0])}"
-        [names] = yield Ask([f"SELECT HEX(resource) FROM {table} WHERE {may_go} LIMIT {BATCH} FOR UPDATE SKIP LOCKED"])
+        [names] = yield Ask([lock_names_of_mysql(table, may_go)])
         listed = ", ".join(f"x'{name}'" for (name,) in names)
         if listed:  # they are locked, so none of them has been raised since
             asked.insert(0, f"DELETE FROM {table} WHERE resource IN ({listed})")

@@ -143,6 +143,12 @@ def on_sqlite(table: str, pruning: Pruning) -> PruningStatements:
     return _statements(table, old, "max", "")
 
 
+def lock_names_of_mysql(table: str, may_go: str) -> str:
+    """Return the query of MariaDB and MySQL that locks marks, BATCH at most, and answers with their names in
+    hexadecimal digits."""
+    return f"SELECT HEX(resource) FROM {table} WHERE {may_go} LIMIT {BATCH} FOR UPDATE SKIP LOCKED"
+
+
 def _statements(table: str, old: str, largest: str, skip: str) -> PruningStatements:
     return PruningStatements(
         f"UPDATE {table} SET number = {largest}(number, "

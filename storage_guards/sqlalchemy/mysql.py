@@ -268,7 +268,7 @@ class MySQLMarks(Marks):
         if name == "read_mark":
             return self._row(connection, sql.read_mark, resource)
         if name in ("read_floor", "lock_floor"):
-            row = self._row(connection, sql.read_floor if name == "read_floor" else sql.lock_floor, FLOOR)
+            row = self._row(connection, getattr(sql, name), FLOOR)
             floor = None if row is None else (row.number, row.recent_writes)
             return Refused(floor) if floor is not None and name == "lock_floor" and floor[0] >= number else floor
         if bounds is not None and name in ("check", "claim"):

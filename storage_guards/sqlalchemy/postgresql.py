@@ -16,7 +16,7 @@ from storage_guards.sql.sockets import is_readable
 from storage_guards.sql.statements import LOCK_CREATION, calls_in, enforced_in, statements_on
 from storage_guards.sql.verify import VerifyReport, assess_postgresql, postgresql_facts
 from storage_guards.sqlalchemy.marks import Located, Marks
-from storage_guards.sqlalchemy.table import Prepared, fetch_one, mark_table, prepare
+from storage_guards.sqlalchemy.table import Prepared, mark_table, prepare
 
 _LIMITS = text(f"SELECT {PostgreSQL.LIMITS}")
 _READ_COMMITTED = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED"
@@ -55,8 +55,7 @@ class PostgreSQLMarks(Marks):
         return driver.is_closed() or is_readable(driver._transport.get_extra_info("socket").fileno())
 
     def is_same_transaction(self, connection: Connection, admitted: Admitted, seconds: float) -> bool:
-        row = fetch_one(connection, _IS_SAME_TRANSACTION, {"transaction": admitted.transaction})
-        return row is not None and bool(row[0])
+        return bool(connection.execute(_IS_SAME_TRANSACTION, {"transaction": admitted.transaction}).scalar())
 
     def verify(self, connection: Connection) -> VerifyReport:
         self._located = located = self._statements_in(self._choice.of(self._visible_tables(connection)))

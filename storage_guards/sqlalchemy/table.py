@@ -10,10 +10,8 @@ from sqlalchemy import (
     BigInteger,
     CheckConstraint,
     Column,
-    Connection,
     DateTime,
     MetaData,
-    Row,
     Table,
     Text,
     text,
@@ -81,8 +79,3 @@ class Prepared(NamedTuple):
 
 def prepare(statements: Statements) -> Prepared:
     return Prepared(*(text(statement.format(**PLACES)) for statement in statements))
-
-
-def fetch_one(connection: Connection, statement: Any, values: dict[str, Any]) -> Row[Any] | None:
-    """Execute the statement and return its row, or None. It fetches all: SQLite needs RETURNING read to its end."""
-    return connection.execute(statement, values).one_or_none()

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import psycopg
@@ -19,6 +19,8 @@ from fencing.kernel.fence import MAX_NUMBER
 from storage_guards import SQLAlchemyGuard
 from storage_guards.sql import pruning as pruning_module
 from storage_guards.sql.outcome import FLOOR
+from storage_guards.sql.pruning import Pruning
+from storage_guards.sqlalchemy.marks import Marks
 from tests.support.lock_waits import until_locks_are_waited_for
 from tests.support.psycopg_database import dsn_of
 from tests.support.sql_ways import OVER_A_NETWORK, TO_SERVERS, Way, WayLender, ways
@@ -128,9 +130,36 @@ def test_more_marks_than_one_transaction_takes(shop: Shop, monkeypatch: pytest.M
     monkeypatch.setattr(pruning_module, "BATCH", 3)
     names = [f"many:{number}'\\é " for number in range(1, 11)]
     shop.claim(*(fence(name, number) for number, name in enumerate(names, 1)))
+    deleted, next_batch = [], Pruning.next_batch
+
+    def note(left: Pruning, floor: int, count: int) -> Pruning | None:
+        deleted.append(count)
+        return next_batch(left, floor, count)
+
+    monkeypatch.setattr(Pruning, "next_batch", note)
     assert shop.prune(below=10) == 9
+    assert deleted == [3, 3, 3, 0], "so many in one transaction"
     assert shop.floor() == 9
     assert shop.beside.mark(names[-1]) is not None
+
+
+def test_a_connection_that_breaks_between_two_transactions(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new one would be opened without a bound. The next call has one of its own."""
+    monkeypatch.setattr(pruning_module, "BATCH", 3)
+    shop.claim(*(fence(f"many:{number}", number) for number in range(1, 11)))
+    pruning = Marks._pruning
+
+    @contextmanager
+    def breaking(marks: Marks, connection: Any, seconds: float) -> Iterator[None]:
+        with pruning(marks, connection, seconds):
+            yield
+        connection.invalidate()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Marks, "_pruning", breaking)
+        with pytest.raises(GuardUnavailable, match="between two transactions; what was deleted stays so; retry"):
+            shop.beside.prune(below=10)
+    assert shop.beside.prune(below=10) == 6
 
 
 def test_what_is_no_limit_is_refused(shop: Shop) -> None:
