@@ -18,34 +18,37 @@ coordinator may lift its counter by (``fencing.locks.backend``), because clocks 
 
 
 def admit_claim(mark: Mark | None, fence: Fence, floor: int = 0) -> Mark:
-    """Apply the rule for a claim. It is admitted if the fence is newer than the mark, or is the mark's own fence.
+    """Apply the rule for a claim. It is admitted if the fence is newer than the mark, or is the mark's own fence, and
+    if it is newer than each reader.
 
     A claim whose reply was lost can therefore be repeated.
 
     Args:
-        mark: the storage's mark for the resource; None: there is none.
+        mark: the storage's mark for the resource; None: there is none, or no holder's yet.
         fence: the fence that claims.
-        floor: the highest number among pruned marks; a claim where there is no mark must exceed it.
+        floor: the highest number among pruned marks, and of a reader where there was no holder yet. A claim where there
+            is no mark must exceed it.
 
     Returns:
         The mark to store. The holder may read after it is stored, not before.
 
     Raises:
-        StaleFence: a newer fence, or one of equal number and another token, was admitted. Store nothing.
+        StaleFence: a newer fence, or one of equal number and another token, was admitted, or a newer reader. Store
+            nothing.
     """
     if mark is None:
         if fence.number <= floor:
             raise StaleFence(fence=fence, mark=None, floor=floor)
         return Mark(fence.number, fence.token)
-    if mark.is_of(fence):
+    if mark.is_of(fence) and fence.number > mark.readers:
         return mark
-    if fence.number > mark.number:
-        return Mark(fence.number, fence.token)
+    if fence.number > mark.newest:
+        return Mark(fence.number, fence.token, 0, mark.readers)
     raise StaleFence(fence=fence, mark=mark)
 
 
 def admit_write(mark: Mark | None, fence: Fence) -> Mark:
-    """Apply the rule for a write. It is admitted if the mark is this fence's own.
+    """Apply the rule for a write. It is admitted if the mark is this fence's own, and it is newer than each reader.
 
     The storage must keep check and write atomic through the commit.
 
@@ -53,12 +56,13 @@ def admit_write(mark: Mark | None, fence: Fence) -> Mark:
         The mark to store with the write: its ``seq`` is one higher.
 
     Raises:
-        StaleFence: a newer fence, or one of equal number and another token, was claimed. The holder must stop.
+        StaleFence: a newer fence, or one of equal number and another token, was claimed, or a newer reader was
+            admitted. The holder must stop.
         UnclaimedFence: this fence is newer than the mark and was never claimed here. Claim before reading.
     """
-    if mark is not None and mark.is_of(fence):
-        return Mark(mark.number, mark.token, mark.seq + 1)
-    if mark is None or mark.number < fence.number:
+    if mark is not None and mark.is_of(fence) and fence.number > mark.readers:
+        return Mark(mark.number, mark.token, mark.seq + 1, mark.readers)
+    if mark is None or mark.newest < fence.number:
         raise UnclaimedFence(fence=fence, mark=mark)
     raise StaleFence(fence=fence, mark=mark)
 

@@ -185,6 +185,8 @@ class StaleFence(FencingError):
         self.floor = floor
         if mark is None:
             newer = f"marks up to {floor} were pruned, so a newer fence may have been admitted"
+        elif mark.readers > mark.number:
+            newer = f"the newer reader {mark.readers} was admitted"
         elif mark.number == fence.number:
             newer = f"another holder with the same number {mark.number} was admitted first"
         else:

@@ -175,6 +175,8 @@ class Fence:
             raise ValueError(f"not the text of a fence: it has {len(text)} characters, more than {MAX_TEXT}")
         number, _, rest = text.partition(".")
         token, _, resource = rest.partition(".")
+        if re.fullmatch(r"[1-9][0-9]{0,15}s", number):
+            raise ValueError(f"a fence of a reader; this version knows none: {_shown(text)}; upgrade, or refuse it")
         if not re.fullmatch(r"[1-9][0-9]{0,15}", number):
             raise ValueError(f"not the text of a fence (number.token.resource): {_shown(text)}")
         try:
@@ -211,6 +213,8 @@ class Mark:
         number: the fence's number, 1 … 2^53-1.
         token: the fence's token.
         seq: how many checks and writes the storage has admitted under it. It orders the writes of one grant.
+        readers: the highest number of a reader that the storage has admitted; 0: none. No coordinator of this version
+            makes readers, but a mark keeps their number, and refuses what is not newer.
     """
 
     __module__ = "fencing"
@@ -218,6 +222,7 @@ class Mark:
     number: int
     token: str
     seq: int = 0
+    readers: int = 0
 
     def __post_init__(self) -> None:
         check_number(self.number, "a mark's number")
@@ -226,9 +231,17 @@ class Mark:
             raise TypeError(f"a mark's seq must be an int, not {type(self.seq).__name__}")
         if not 0 <= self.seq <= MAX_SEQ:
             raise ValueError(f"a mark's seq must be between 0 and 2^63-1, not {self.seq}")
+        if type(self.readers) is not int or self.readers:
+            check_number(self.readers, "a mark's readers")
 
     def __repr__(self) -> str:
-        return f"Mark(number={self.number}, token={_hinted(self.token)}, seq={self.seq})"
+        readers = f", readers={self.readers}" if self.readers else ""
+        return f"Mark(number={self.number}, token={_hinted(self.token)}, seq={self.seq}{readers})"
+
+    @property
+    def newest(self) -> int:
+        """The highest number that the storage has admitted, of a holder or of a reader. A new fence must exceed it."""
+        return max(self.number, self.readers)
 
     def is_of(self, fence: Fence) -> bool:
         """Return whether this fence was the last one admitted: same number, same token."""

@@ -93,6 +93,8 @@ class Holder:
         remaining: seconds until the lock frees itself; None: it never does.
         digest: stands for the token, so that a forced release can name a grant that has no number; empty: the backend
             tells grants apart by their numbers.
+        released: the holder has released the lock, which stays taken for ``remaining`` seconds all the same. No
+            coordinator of this version does that.
     """
 
     __module__ = "fencing"
@@ -102,6 +104,7 @@ class Holder:
     held_for: float | None
     remaining: float | None
     digest: str = field(default="", repr=False, compare=False)
+    released: bool = False
 
 
 @dataclass(frozen=True, slots=True)

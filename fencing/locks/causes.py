@@ -40,7 +40,7 @@ def why_expired(backend: Backend, holding: Grant, now: float) -> str | None:
 
 def why_stale(error: StaleFence) -> str | None:
     """Return why a storage refused the lease's fence."""
-    return None if error.mark is None else f"the storage has admitted the newer fence {error.mark.number}"
+    return None if error.mark is None else f"the storage has admitted the newer fence {error.mark.newest}"
 
 
 def plan_why_gone(backend: Backend, fence: Fence, settings: Settings, deadline: float) -> Plan[str | None]:

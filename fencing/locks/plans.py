@@ -327,7 +327,7 @@ def _claim(
 def number_to_exceed(stale: StaleFence) -> int:
     """Return the number that the next fence must exceed, so that the guard admits it."""
     if stale.mark is not None:
-        return stale.mark.number
+        return stale.mark.newest
     return stale.floor or stale.fence.number
 
 

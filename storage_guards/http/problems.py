@@ -145,7 +145,7 @@ def problem_of(error: BaseException, scope_or_environ: Mapping[str, Any]) -> Pro
         {},
         resource=error.fence.resource,
         number=error.fence.number,
-        newest=error.mark.number if error.mark else None,
+        newest=error.mark.newest if error.mark else None,
         floor=getattr(error, "floor", None),
         acknowledged=getattr(error, "acknowledged", None),
     )

@@ -14,6 +14,7 @@ import pytest
 from fencing import Fence, LeaseLost, Mark, StaleFence, UnclaimedFence
 from fencing.kernel.admission import admit_claim, admit_write, as_fence, sorted_fences
 from fencing.kernel.fence import MAX_NUMBER, MAX_SEQ
+from fencing.locks.plans import number_to_exceed
 
 A, B = "a" * 22, "b" * 22
 
@@ -140,6 +141,24 @@ def test_hostile_texts_do_not_make_long_messages(text: str) -> None:
     assert len(str(caught.value)) < 400
 
 
+def test_the_fence_of_a_reader_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"a fence of a reader; this version knows none: .*upgrade, or refuse it"):
+        Fence.parse(f"7s.{A}.r")
+
+
+@pytest.mark.parametrize("readers", [True, False, "7", None, -1, MAX_NUMBER + 1])
+def test_a_mark_has_readers_or_none(readers: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match="a mark's readers must be"):
+        Mark(1, A, 0, readers)
+
+
+def test_a_refusal_names_what_the_next_fence_must_exceed() -> None:
+    with pytest.raises(StaleFence, match="the newer reader 9 was admitted; stop") as caught:
+        admit_write(Mark(7, A, 0, 9), Fence("r", 7, A))
+    assert caught.value.mark is not None
+    assert number_to_exceed(caught.value) == caught.value.mark.newest == 9
+
+
 def test_parse_wants_text() -> None:
     with pytest.raises(TypeError, match="must be a str, not bytes"):
         Fence.parse(b"7.a.r")  # type: ignore[arg-type]
@@ -153,26 +172,28 @@ def test_a_fence_cannot_be_changed() -> None:
 # The admission rule, over all small cases: what was proved says (f, t) against (H, T), nothing else.
 
 SMALL = [(number, token) for number in (1, 2, 3) for token in (A, B)]
-MARKS = [None, *(Mark(number, token, seq) for number, token in SMALL for seq in (0, 5))]
+MARKS = [None, *(Mark(*each, seq, readers) for each in SMALL for seq in (0, 5) for readers in (0, 1, 2, 3))]
 
 
 @pytest.mark.parametrize(("mark", "fence"), [*itertools.product(MARKS, [Fence("r", *each) for each in SMALL])])
 def test_claim_and_write(mark: Mark | None, fence: Fence) -> None:
     own = mark is not None and (mark.number, mark.token) == (fence.number, fence.token)
-    newer = mark is None or fence.number > mark.number
+    newer = mark is None or fence.number > max(mark.number, mark.readers)
+    if mark is not None and fence.number <= mark.readers:
+        own = False  # a newer reader shuts it out, also where the mark is its own
 
     claimed = outcome(admit_claim, mark, fence)
     if own:
         assert claimed == mark, "a repeated claim changes nothing, so a lost reply can be retried"
     elif newer:
-        assert claimed == Mark(fence.number, fence.token, 0)
+        assert claimed == Mark(fence.number, fence.token, 0, 0 if mark is None else mark.readers)
     else:
         assert claimed is StaleFence
 
     written = outcome(admit_write, mark, fence)
     if own:
         assert mark is not None
-        assert written == Mark(mark.number, mark.token, mark.seq + 1)
+        assert written == Mark(mark.number, mark.token, mark.seq + 1, mark.readers)
     else:
         assert written is (UnclaimedFence if newer else StaleFence)
 
@@ -236,5 +257,6 @@ def test_a_log_does_not_show_what_adopts_a_lock() -> None:
     fence = Fence("orders:1", 5, "abcdefghijklmnopqrstuv")
     assert repr(fence) == "Fence(resource='orders:1', number=5, token='abcd...')"
     assert repr(Mark(5, fence.token, 2)) == "Mark(number=5, token='abcd...', seq=2)"
+    assert repr(Mark(5, fence.token, 2, 9)) == "Mark(number=5, token='abcd...', seq=2, readers=9)"
     assert fence.token in str(fence)
     assert fence.token not in repr([fence, Mark(5, fence.token)])

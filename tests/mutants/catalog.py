@@ -35,9 +35,30 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a-claim-of-an-equal-number-is-admitted",
         "fencing/kernel/admission.py",
-        "if fence.number > mark.number:",
-        "if fence.number >= mark.number:",
+        "if fence.number > mark.newest:",
+        "if fence.number >= mark.newest:",
         ("tests/kernel/test_fence.py::test_claim_and_write",),
+    ),
+    Mutant(
+        "a-claim-ignores-a-newer-reader",
+        "fencing/kernel/admission.py",
+        "if mark.is_of(fence) and fence.number > mark.readers:\n        return mark",
+        "if mark.is_of(fence):\n        return mark",
+        ("tests/kernel/test_fence.py::test_claim_and_write",),
+    ),
+    Mutant(
+        "a-write-ignores-a-newer-reader",
+        "fencing/kernel/admission.py",
+        "mark is not None and mark.is_of(fence) and fence.number > mark.readers",
+        "mark is not None and mark.is_of(fence)",
+        ("tests/kernel/test_fence.py::test_claim_and_write",),
+    ),
+    Mutant(
+        "the-readers-are-not-exceeded",
+        "fencing/locks/plans.py",
+        "return stale.mark.newest",
+        "return stale.mark.number",
+        ("tests/kernel/test_fence.py::test_a_refusal_names_what_the_next_fence_must_exceed",),
     ),
     Mutant(
         "a-write-is-admitted-whatever-its-token",
