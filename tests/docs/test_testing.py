@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import subprocess
 import sys
@@ -16,6 +17,10 @@ PAGE = ROOT / "docs" / "guide" / "testing.md"
 @pytest.mark.thorough
 def test_the_tests_of_the_page_pass(tmp_path: Path) -> None:
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+    if importlib.util.find_spec("lupa") is None:  # of fakeredis; there is none for Python 3.15
+        blocks = [block for block in blocks if "import fakeredis" not in block]
+    tests = sum(block.count("def test_") for block in blocks)
+    assert tests in (3, 4)
     (tmp_path / "test_deposits.py").write_text("\n\n".join(blocks))
     command = [
         sys.executable,
@@ -29,4 +34,4 @@ def test_the_tests_of_the_page_pass(tmp_path: Path) -> None:
         str(tmp_path),
     ]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert re.search("3 passed, 1 skipped|4 passed", done.stdout), done.stdout + done.stderr
+    assert re.search(f"{tests - 1} passed, 1 skipped|{tests} passed", done.stdout), done.stdout + done.stderr

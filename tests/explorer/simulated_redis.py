@@ -207,7 +207,7 @@ class SimulatedRedis:
         return scripts[script](keys, [arg.encode() if isinstance(arg, str) else b"%d" % arg for arg in args])
 
     def _acquire(self, keys: Sequence[str], args: Sequence[bytes]) -> Reply:
-        number = self._acquire_free(keys, args) if len(args) < 4 else None
+        number = self._acquire_free(keys, args) if len(args) < 4 or len(args) > 6 else None
         if number is not None:
             return number
         token, listener = args[0], args[5] if len(args) > 5 else b""
@@ -257,7 +257,12 @@ class SimulatedRedis:
         return b"queued", _text_of(ticket), recheck, owner or b""
 
     def _acquire_free(self, keys: Sequence[str], args: Sequence[bytes]) -> bytes | None:
-        if self.exists(keys[0], keys[3]) > 0:
+        if len(args) > 6:  # it has a ticket: an offer is accepted
+            if args[3:5] != [b"0", b"1"] or args[1] == b"" or self.get(keys[0]) != args[0]:
+                return None
+            if not (self.get(keys[1]) or b"").startswith(b"offer "):
+                return None
+        elif self.exists(keys[0], keys[3]) > 0:
             return None
         try:
             last = self.incrby(keys[2], b"1")
