@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 UNDEFINED_TABLE = "42P01"
+UNDEFINED_COLUMN = "42703"
 READ_ONLY = "25006"
 ALREADY_BEGUN = "25001"  # active_sql_transaction
 NO_PRIVILEGE = "42501"
@@ -39,6 +40,7 @@ _OF_MYSQL = {
     1045: _REFUSED_USER,
     1046: _NO_DATABASE,
     1049: _NO_DATABASE,
+    1054: UNDEFINED_COLUMN,
     1130: _REFUSED_USER,  # its host may not connect
     1142: NO_PRIVILEGE,
     1143: NO_PRIVILEGE,
@@ -59,6 +61,7 @@ _OF_MYSQL = {
 _IS_LOCKED = "is locked"
 _OF_SQLITE = {
     "no such table": UNDEFINED_TABLE,
+    "no such column": UNDEFINED_COLUMN,
     "readonly database": READ_ONLY,
     _IS_LOCKED: LOCK_NOT_AVAILABLE,
     "unable to open database file": UNDEFINED_FILE,

@@ -21,9 +21,9 @@ from fencing.sql.errors import (
     state_of,
     state_of_sqlite,
 )
-from fencing.sql.table import TABLE
+from fencing.sql.table import TABLE, OtherVersion
 
-FAILURES = (DBAPIError, PoolTimeoutError, OSError, asyncio.TimeoutError)
+FAILURES = (DBAPIError, PoolTimeoutError, OSError, asyncio.TimeoutError, OtherVersion)
 """The errors of a database, and of the connection to it. asyncpg passes on the errors of its socket."""
 
 _PASSING = ("25", "40", "53", "55", "57", "23505", "42P07", "42710")
@@ -68,6 +68,8 @@ def explain(error: Exception, *, sent: bool, address: str) -> Exception:
         sent: whether the request may have been sent.
         address: of the database.
     """
+    if isinstance(error, OtherVersion):
+        return _refused(str(error), address)
     if not isinstance(error, DBAPIError):
         return NoReply(_Text(str(error) or type(error).__name__), may_have_run=sent)
     text, state = first_line(error.orig), state_of_failure(error)

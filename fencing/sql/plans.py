@@ -367,7 +367,8 @@ def _check_age(older_than: object) -> int:
 
 
 def _holder(row: LockRow) -> Holder:
-    return Holder(row.owner, row.number, (row.now - row.granted_at) / 1e6, (row.expires_at - row.now) / 1e6)
+    held_for, remaining = (row.now - row.granted_at) / 1e6, (row.expires_at - row.now) / 1e6
+    return Holder(row.owner, row.number, held_for, remaining, released=row.released_at > 0)
 
 
 def _microseconds(settings: Settings) -> int:

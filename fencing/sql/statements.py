@@ -20,6 +20,7 @@ from fencing.sql.table import (
     IS_UNUSED,
     PAGE_ROWS,
     SET,
+    TABLE,
     LockRow,
     Renewals,
     Renewed,
@@ -38,7 +39,7 @@ _RAISE_FLOOR = f"""
     FROM (SELECT max(l.number) AS highest FROM {{table}} AS l WHERE {IS_UNUSED}) AS found
     WHERE found.highest IS NOT NULL
 """
-_RETURNING = "RETURNING {clock} AS now, number, token, owner, granted_at, expires_at"
+_RETURNING = "RETURNING {clock} AS now, number, token, owner, granted_at, expires_at, released_at"
 
 # A commit that notifies waits for every other one in the server. So a release notifies only where somebody waits.
 _NOTIFYING_RELEASE = f"""
@@ -141,6 +142,14 @@ class PostgreSQLLocks(_WithReturning):
         # A statement of its own again: it was released just now, perhaps without a notification.
         return self._read_lock(connection, values) if row is None else self._row(row)
 
+    def _question(self, table: str) -> str:
+        named = table.replace("'", "''")
+        return (
+            "SELECT count(*) AS how_many, max(pg_get_expr(d.adbin, d.adrelid)) FILTER (WHERE a.attname = 'version') "
+            "AS version FROM pg_attribute AS a LEFT JOIN pg_attrdef AS d ON d.adrelid = a.attrelid AND "
+            f"d.adnum = a.attnum WHERE a.attrelid = to_regclass('{named}') AND a.attnum > 0 AND NOT a.attisdropped"
+        )
+
     def _listen_lock(self, connection: Any, values: Mapping[str, Any]) -> None:
         connection.execute(text(f"LISTEN {CHANNEL}"))
 
@@ -164,6 +173,14 @@ class SQLiteLocks(_WithReturning):
         UPDATE {table} AS l SET expires_at = {clock} + :ttl WHERE {given}
         RETURNING resource, token, number
     """
+
+    def _question(self, table: str) -> str:
+        schema = self._definition.schema
+        where = "" if schema is None else ", '{}'".format(schema.replace("'", "''").replace(":", "\\:"))
+        return (
+            "SELECT count(*) AS how_many, max(CASE WHEN name = 'version' THEN dflt_value END) AS version "
+            f"FROM pragma_table_info('{TABLE}'{where})"
+        )
 
     def _define(self, schema: str | None) -> Table:
         exact = Text(collation="BINARY")
@@ -189,7 +206,8 @@ class MySQLLocks(SQLLocks):
     # The moment at which the row is read: the grant in it may be younger than the statement. The session is in UTC.
     state = (
         "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) AS now, l.number, "
-        "CONVERT(l.token USING utf8mb4) AS token, HEX(l.owner) AS owner, l.granted_at, l.expires_at"
+        "CONVERT(l.token USING utf8mb4) AS token, HEX(l.owner) AS owner, l.granted_at, l.expires_at, "
+        "l.released_at"
     )
     name = "HEX(l.resource)"
     sent = "UNHEX(:{})"
@@ -212,6 +230,15 @@ class MySQLLocks(SQLLocks):
             f"DELETE FROM {{table}} WHERE {unused} AND number <= :floor ORDER BY resource LIMIT {PAGE_ROWS}"
         )
         self._renewals = lru_cache(maxsize=128)(self._renew_texts)
+
+    def _question(self, table: str) -> str:
+        schema = self._definition.schema
+        where = "DATABASE()" if schema is None else f"UNHEX('{schema.encode().hex()}')"
+        return (
+            "SELECT count(*) AS how_many, max(IF(column_name = 'version', column_default, NULL)) AS version "
+            f"FROM information_schema.columns WHERE table_schema = CONVERT({where} USING utf8mb4) "
+            f"AND table_name = '{TABLE}'"
+        )
 
     def _acquire_lock(self, connection: Any, values: Mapping[str, Any]) -> LockRow:
         row = self._changed(connection, self._acquire, values)

@@ -21,6 +21,7 @@ from sqlalchemy import (
     Dialect,
     MetaData,
     Row,
+    SmallInteger,
     Table,
     TextClause,
     text,
@@ -33,6 +34,9 @@ from fencing.kernel.fence import MAX_NUMBER
 from fencing.sql.errors import UNDEFINED_TABLE, state_of
 
 TABLE = "fencing_locks"
+
+VERSION = 1
+"""Of the table: the default of its column ``version``. A coordinator refuses any other one."""
 
 PAGE_ROWS = 1000
 """How many rows a listing reads, or a pruning deletes, in one request. It bounds the time of the request."""
@@ -50,7 +54,7 @@ SET = f"""
     number = CASE WHEN {_IS_SAME} THEN l.number ELSE {{greatest}}(l.number, :floor, {{clock}}) + 1 END,
     granted_at = CASE WHEN {_IS_SAME} THEN l.granted_at ELSE {{clock}} END,
     expires_at = CASE WHEN l.token = :token THEN {{greatest}}(l.expires_at, {{clock}} + :ttl) ELSE {{clock}} + :ttl END,
-    ttl = :ttl, owner = {{owner}}, token = :token
+    ttl = :ttl, released_at = 0, owner = {{owner}}, token = :token
 """
 INSERT = """
     INSERT INTO {table} {as_l} (resource, number, token, owner, granted_at, expires_at, ttl)
@@ -142,6 +146,10 @@ class Renewals(NamedTuple):
     kept: set[Renewed]
 
 
+class OtherVersion(Exception):
+    """A refusal of a table whose version this library does not know. The text has the next step."""
+
+
 class LockRow(NamedTuple):
     """The row of a resource, and the moment at which the database read it.
 
@@ -149,6 +157,8 @@ class LockRow(NamedTuple):
         now: the database's clock, in microseconds.
         number: of the last grant; None: there is no row.
         token: empty: the lock is free.
+        released_at: when the holder has released a lock that stays taken until ``expires_at``, in microseconds. 0: it
+            has not. No version does so yet.
     """
 
     now: int
@@ -157,6 +167,7 @@ class LockRow(NamedTuple):
     owner: str
     granted_at: int
     expires_at: int
+    released_at: int = 0
 
     @property
     def is_held(self) -> bool:
@@ -200,6 +211,8 @@ class SQLLocks(ABC):
         self._name = dialect.identifier_preparer.format_table(self._definition).replace(":", "\\:")
         if "%%" in dialect.identifier_preparer.quote_identifier("%"):  # text() doubles them itself
             self._name = self._name.replace("%%", "%")
+        self._facts = text(self._question(self._name))
+        self._is_of_this_version = False
         self._read = self._text(_READ)
         self._list = self._text(_LIST)
         self._release = self._text(_RELEASE)
@@ -207,9 +220,38 @@ class SQLLocks(ABC):
         self._places, self._leave = self._text(_PLACES, **ends), self._text(_LEAVE, **ends)
 
     def perform(self, connection: Any, request: Request) -> Any:
-        """Perform a request on a connection in autocommit, or in a transaction of the request."""
+        """Perform a request on a connection in autocommit, or in a transaction of the request.
+
+        Raises:
+            OtherVersion: the table is of another version. Nothing was changed.
+        """
+        if not self._is_of_this_version:
+            self._check_version(connection)
         answer: Any = getattr(self, f"_{request.operation}_lock")(connection, request.values)
         return answer
+
+    def _check_version(self, connection: Any) -> None:
+        """Look at the table's version, once for each coordinator. Where there is no table, the request says so."""
+        found = connection.execute(self._facts, {}).one()
+        if not found.how_many:
+            return
+        if found.version is None:
+            table = self._name.replace("\\:", ":")
+            raise OtherVersion(
+                f"the table {TABLE} is of an earlier program: stop all coordinators that use it, and bring it up to "
+                f"date as its owner; nothing was written. ALTER TABLE {table} ADD COLUMN released_at BIGINT DEFAULT 0 "
+                f"NOT NULL; ALTER TABLE {table} ADD COLUMN version SMALLINT DEFAULT {VERSION} NOT NULL"
+            )
+        if found.version != str(VERSION):
+            raise OtherVersion(
+                f"the table {TABLE} is of version {found.version}, and this library knows {VERSION}: upgrade this "
+                f"library; nothing was written"
+            )
+        self._is_of_this_version = True
+
+    @abstractmethod
+    def _question(self, table: str) -> str:
+        """Return the query for ``how_many``: its columns, and ``version``: its version, or NULL."""
 
     @abstractmethod
     def _define(self, schema: str | None) -> Table: ...
@@ -288,7 +330,7 @@ class SQLLocks(ABC):
     _raise_floor: TextClause
     _prune: TextClause
 
-    state: ClassVar[str] = "{clock} AS now, l.number, l.token, l.owner, l.granted_at, l.expires_at"
+    state: ClassVar[str] = "{clock} AS now, l.number, l.token, l.owner, l.granted_at, l.expires_at, l.released_at"
     name: ClassVar[str] = "l.resource"
     sent: ClassVar[str] = ":{}"
     """How the parameter of a name is written."""
@@ -304,7 +346,8 @@ class SQLLocks(ABC):
     def _row(self, row: Row[Any]) -> LockRow:
         if row.number is None:
             return LockRow(row.now, None, "", "", 0, 0)
-        return LockRow(row.now, row.number, row.token, self._received(row.owner), row.granted_at, row.expires_at)
+        owner = self._received(row.owner)
+        return LockRow(row.now, row.number, row.token, owner, row.granted_at, row.expires_at, row.released_at)
 
     def _text(self, statement: str, **more: str) -> TextClause:
         resource, owner = self.sent.format("resource"), self.sent.format("owner")
@@ -346,6 +389,8 @@ def lock_definition(
         Column("expires_at", BigInteger, nullable=False),
         Column("ttl", BigInteger, nullable=False, server_default="0"),
         Column("waited_until", BigInteger, nullable=False, server_default="0"),
+        Column("released_at", BigInteger, nullable=False, server_default="0"),
+        Column("version", SmallInteger, nullable=False, server_default=text(str(VERSION))),
         CheckConstraint(f"number BETWEEN 1 AND {MAX_NUMBER}", name="fencing_locks_number"),
         schema=schema,
         **options,

@@ -34,7 +34,7 @@ class PsycopgBase(OperationsBase):
 
     def __init__(self, source: object, timeout: float, schema: str | None) -> None:
         super().__init__(timeout, schema)
-        self._access = MarkAccess(Choice(self._schema))
+        self._access = MarkAccess(Choice("postgresql", self._schema))
         shared = (
             sys.intern(str(source)) if isinstance(source, str) else source
         )  # equal connection strings are one database

@@ -16,6 +16,7 @@ from fencing.sql.errors import (
     NO_PRIVILEGE,
     RAISED,
     READ_ONLY,
+    UNDEFINED_COLUMN,
     UNDEFINED_FILE,
     UNDEFINED_TABLE,
     WAITED_TOO_LONG,
@@ -127,6 +128,11 @@ class ErrorContext(ABC):
         """
         if state == UNDEFINED_TABLE:
             return GuardNotEnforceable(f"the table {TABLE} is missing: call guard.create_tables() once")
+        if state == UNDEFINED_COLUMN:
+            return GuardNotEnforceable(
+                f"the table {TABLE} is of another version than this library ({message}): guard.create_tables() says "
+                f"what to do; nothing was written"
+            )
         if login_was_refused(state):
             return GuardNotEnforceable(
                 f"the database did not let the guard in: {message}; correct its address, its name, user and password"

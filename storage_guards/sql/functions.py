@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from storage_guards.sql.outcome import FLOOR
 from storage_guards.sql.statements import statements_on
+from storage_guards.sql.table import VERSION
 
 _PLACES = {"resource": "$1", "number": "$2", "token": "$3", "write": "$4", "writes": "$5"}
 
@@ -124,7 +125,9 @@ END""".replace("%", "%%"),
     changes=False,
 )
 
-_ALL = (_CHECK, _CLAIM, _FIRST_CLAIM, _LOCK_FLOOR, _LOCK_MARK, _LOCK_ABSENCE, _REQUIRE, _REFUSE_TRUNCATE)
+_VERSION = _Function("fencing_version", "", "integer", f"BEGIN\n    RETURN {VERSION};\nEND", changes=False)
+
+_ALL = (_VERSION, _CHECK, _CLAIM, _FIRST_CLAIM, _LOCK_FLOOR, _LOCK_MARK, _LOCK_ABSENCE, _REQUIRE, _REFUSE_TRUNCATE)
 
 
 def _create(function: _Function) -> str:

@@ -29,6 +29,7 @@ from storage_guards.sql.pruning import (
     warn_of_implausible,
 )
 from storage_guards.sql.schema import Choice
+from storage_guards.sql.table import DONE_TABLE, TABLES, create_table
 
 T = TypeVar("T")
 Row = Sequence[Any]
@@ -87,7 +88,8 @@ _INSIDE = Ask(())
 
 
 class Refused(NamedTuple):
-    """A refusal, with the row as it is: of a mark (seq, recent_writes, xact, outermost, number, token), or the floor.
+    """A refusal, with the row as it is: of a mark (seq, recent_writes, xact, outermost, number, token, readers), or the
+    floor.
 
     Args:
         row: None: there is no mark.
@@ -146,9 +148,9 @@ def plan_check(
 def _check_again(fence: Fence, answer: Any, seen: str) -> Plan[Any]:
     """Raise the reason why the check did not admit the fence, unless it admits the fence when it is repeated."""
     for _ in range(ROUNDS):
-        mark = yield from _refused_mark(fence, answer)
+        found = yield from _refused_mark(fence, answer)
         try:
-            admit_write(mark, fence)
+            admit_write(found.mark, fence)
         except UnclaimedFence as error:
             if seen == "isolation":
                 [levels] = yield Ask([ISOLATION])
@@ -205,17 +207,20 @@ def _claim_one(fence: Fence, writes: int, answer: Any, around: Ask) -> Plan[Any]
     claim, first = _on("claim", fence, writes), _on("first_claim", fence, writes, after="admitted")
     for _ in range(ROUNDS):
         if type(answer) is Refused and answer.row is not None:
-            admit_claim(_mark_in(answer), fence)
+            found = _mark_in(answer)
+            admit_claim(found.mark, fence, found.floor)
         else:
             # The floor is locked until this transaction ends, so the next statement reads it as it is.
             locked, claimed = yield around._replace(statements=[_on("lock_floor", fence), first])
             if is_admitted(claimed):
                 return claimed
             floor = locked.row if type(locked) is Refused else locked
-            mark = yield from _refused_mark(fence, answer if claimed is None else claimed, around)
-            if mark is None and floor is None:
-                raise GuardNotEnforceable(NO_FLOOR)
-            admit_claim(mark, fence, 0 if floor is None else int(floor[0]))
+            found = yield from _refused_mark(fence, answer if claimed is None else claimed, around)
+            if found is _NO_ROW:
+                if floor is None:
+                    raise GuardNotEnforceable(NO_FLOOR)
+                found = _Found(None, int(floor[0]))
+            admit_claim(found.mark, fence, found.floor)
         [answer] = yield around._replace(statements=[claim])  # where there is a mark, it counts, and not the floor
         if is_admitted(answer):
             return answer
@@ -225,7 +230,7 @@ def _claim_one(fence: Fence, writes: int, answer: Any, around: Ask) -> Plan[Any]
 def plan_mark(resource: str) -> Plan[Mark | None]:
     """Read the mark. It locks nothing, so the mark may change at any time."""
     [row] = yield Ask([Statement("read_mark", resource)], begins=True, ends="COMMIT")
-    return _to_mark(row)
+    return _found_in(row).mark
 
 
 def plan_settle(unknown: OutcomeUnknown) -> Plan[bool | None]:
@@ -251,21 +256,25 @@ def plan_settle(unknown: OutcomeUnknown) -> Plan[bool | None]:
 
 
 def plan_create(choice: Choice, lock: Sequence[str] = ()) -> Plan[None]:
-    """Create the table and its floor row where they are missing. Two processes may do it at once.
+    """Create the tables and the floor row where they are missing. Two processes may do it at once.
 
     The floor of a new table is 0: there never was a mark. Otherwise marks may be lost, so it shuts out all fences that
     are older than now.
 
     Args:
-        choice: of the table.
+        choice: of the tables.
         lock: keeps others that do the same away.
     """
     *_, visible = yield Ask([*lock, Statement("visible_tables")], begins=True, read_committed=True)
     schema = choice.to_create(visible)
     if schema is not None:
-        yield Ask([Statement("create_table"), _floor(0)], ends="COMMIT", schema=schema)
+        tables = [create_table(choice.home(schema), definition, choice.database) for definition in TABLES]
+        yield Ask([*tables, _floor(0)], ends="COMMIT", schema=schema)
         return
-    [floor] = yield Ask([Statement("read_floor", FLOOR)], ends="COMMIT", schema=choice.of(visible))
+    schema = choice.of(visible)
+    is_done = visible.everywhere[schema].done is not None
+    tables = [] if is_done else [create_table(choice.home(schema), DONE_TABLE, choice.database)]
+    *_, floor = yield Ask([*tables, Statement("read_floor", FLOOR)], ends="COMMIT", schema=schema)
     if floor is None:
         yield Ask([_floor(now_as_number())], begins=True, read_committed=True, ends="COMMIT")
 
@@ -320,13 +329,13 @@ def plan_batch_of_mysql(table: str, pruning: Pruning) -> Plan[Batch]:
     """
     old = pruning.condition(f"claimed_at < UTC_TIMESTAMP(6) - INTERVAL {pruning.seconds:.3f} SECOND")
     lock = f"UPDATE {table} SET seq = seq WHERE resource = '{FLOOR}'"
-    highest = f"SELECT COALESCE(MAX(number), 0) FROM {table} WHERE {old}"
+    highest = f"SELECT COALESCE(MAX(GREATEST(number, readers)), 0) FROM {table} WHERE {old}"
     _, found = yield Ask([lock, highest], begins=True, read_committed=True)
     raise_floor = f"UPDATE {table} SET number = GREATEST(number, {int(found[0][0])}) WHERE resource = '{FLOOR}'"
     _, floor = yield Ask([raise_floor, f"SELECT number FROM {table} WHERE resource = '{FLOOR}' FOR UPDATE"])
     asked = [count_implausible(table)]
     if floor:
-        may_go = f"{old} AND number <= {int(floor[0][0])}"
+        may_go = f"{old} AND GREATEST(number, readers) <= {int(floor[0][0])}"
         [names] = yield Ask([lock_names_of_mysql(table, may_go)])
         listed = ", ".join(f"x'{name}'" for (name,) in names)
         if listed:  # they are locked, so none of them has been raised since
@@ -344,21 +353,37 @@ def is_admitted(answer: Any) -> bool:
     return answer is not None and type(answer) is not Refused
 
 
-def _refused_mark(fence: Fence, answer: Any, around: Ask = _INSIDE) -> Plan[Mark | None]:
+class _Found(NamedTuple):
+    """A row of a mark. An empty token: no holder yet, and a claim must exceed ``floor``, as where there is no row."""
+
+    mark: Mark | None
+    floor: int = 0
+
+
+_NO_ROW = _Found(None)
+
+
+def _refused_mark(fence: Fence, answer: Any, around: Ask = _INSIDE) -> Plan[_Found]:
     """Return the mark that has refused a fence. It is read where the answer does not have it."""
     if type(answer) is Refused:
         return _mark_in(answer)
     [row] = yield around._replace(statements=[Statement("read_mark", fence.resource)])
-    return _to_mark(row)
+    return _found_in(row)
 
 
-def _mark_in(answer: Refused) -> Mark | None:
-    return None if answer.row is None else Mark(answer.row[4], answer.row[5], answer.row[0])
+def _mark_in(answer: Refused) -> _Found:
+    row = answer.row
+    return _NO_ROW if row is None else _found_in((row[4], row[5], row[0], "", row[6]))
 
 
-def _to_mark(row: Row | None) -> Mark | None:
-    """Return the mark in an answer (number, token, seq)."""
-    return None if row is None else Mark(_number(row[0]), row[1], _number(row[2]))
+def _found_in(row: Row | None) -> _Found:
+    """Return the mark in an answer (number, token, seq, recent_writes, readers)."""
+    if row is None:
+        return _NO_ROW
+    number, token, seq, _, readers = row
+    if not token:
+        return _Found(None, max(_number(number), _number(readers)))
+    return _Found(Mark(_number(number), token, _number(seq), _number(readers)))
 
 
 def _number(value: Any) -> Any:

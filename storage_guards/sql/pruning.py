@@ -72,7 +72,7 @@ class Pruning:
             age_condition: the condition on ``claimed_at``. Each database compares its own clock with the times that it
                 has written.
         """
-        numbers = f"resource <> '{FLOOR}' AND number <= {self.highest}"
+        numbers = f"resource <> '{FLOOR}' AND number <= {self.highest} AND readers <= {self.highest}"
         return f"{numbers} AND {age_condition}" if self.seconds else numbers
 
 
@@ -95,7 +95,7 @@ def check_pruning(below: object, older_than: object) -> Pruning:
 
 def count_implausible(table: str) -> str:
     """Return the query for the number of marks that stay because no coordinator can have minted their numbers."""
-    return f"SELECT count(*) FROM {table} WHERE number > {highest_plausible()} AND resource <> '{FLOOR}'"
+    return f"SELECT count(*) FROM {table} WHERE {is_implausible()} AND resource <> '{FLOOR}'"
 
 
 def warn_of_implausible(count: int) -> None:
@@ -116,6 +116,12 @@ def now_as_number() -> int:
 def highest_plausible() -> int:
     """Return the highest number that a coordinator can have minted by now, within the errors of clocks."""
     return admission.highest_plausible(now_as_number())
+
+
+def is_implausible() -> str:
+    """Return the condition on a row whose number, or whose reader's, no coordinator can have minted by now."""
+    highest = highest_plausible()
+    return f"(number > {highest} OR readers > {highest})"
 
 
 class PruningStatements(NamedTuple):
@@ -152,8 +158,9 @@ def lock_names_of_mysql(table: str, may_go: str) -> str:
 def _statements(table: str, old: str, largest: str, skip: str) -> PruningStatements:
     return PruningStatements(
         f"UPDATE {table} SET number = {largest}(number, "
-        f"COALESCE((SELECT max(number) FROM {table} WHERE {old}), 0)) "
+        f"COALESCE((SELECT max({largest}(number, readers)) FROM {table} WHERE {old}), 0)) "
         f"WHERE resource = '{FLOOR}' RETURNING number",
         f"DELETE FROM {table} WHERE resource IN (SELECT resource FROM {table} WHERE {old} "
-        f"AND number <= (SELECT number FROM {table} WHERE resource = '{FLOOR}') LIMIT {BATCH}{skip})",
+        f"AND {largest}(number, readers) <= (SELECT number FROM {table} WHERE resource = '{FLOOR}') "
+        f"LIMIT {BATCH}{skip})",
     )

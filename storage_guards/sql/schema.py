@@ -16,17 +16,34 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from fencing.kernel.errors import GuardNotEnforceable
 from storage_guards.sql.outcome import TABLE
+from storage_guards.sql.table import DONE, VERSION, DatabaseName, bring_up_to_date
 
 _UNUSUAL = re.compile(r"""["'`\\%:{}\x00-\x1f\x7f]""")
+
+_VERSION_OF = """
+    SELECT COALESCE(pg_get_expr(adbin, adrelid), '') FROM pg_class AS of
+    LEFT JOIN pg_attribute ON attrelid = of.oid AND attname = 'version' AND NOT attisdropped
+    LEFT JOIN pg_attrdef ON adrelid = of.oid AND adnum = attnum
+    WHERE of.relnamespace = pg_namespace.oid AND of.relname = '{table}' AND of.relkind IN ('r', 'p')
+"""
+_VERSION_OF_FUNCTIONS = """
+    SELECT COALESCE(max(substring(prosrc FROM 'RETURN ([0-9]+);')) FILTER (WHERE proname = 'fencing_version'), '')
+    FROM pg_proc WHERE pronamespace = pg_namespace.oid AND proname IN ('fencing_check', 'fencing_version')
+    HAVING count(*) > 0
+"""
 
 POSTGRESQL_VISIBLE_TABLES = f"""
     SELECT json_build_object(
         'everywhere', (
-            SELECT COALESCE(json_agg(nspname ORDER BY nspname), '[]')
+            SELECT COALESCE(json_agg(json_build_array(
+                nspname, ({_VERSION_OF.format(table=TABLE)}), ({_VERSION_OF.format(table=DONE)}),
+                ({_VERSION_OF_FUNCTIONS})
+            ) ORDER BY nspname), '[]')
             FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
             WHERE relname = '{TABLE}' AND relkind IN ('r', 'p', 'v', 'm', 'f') AND nspname !~ '^pg_(temp|toast)'
         ),
@@ -36,22 +53,37 @@ POSTGRESQL_VISIBLE_TABLES = f"""
 """One row with one column of JSON, for :func:`read_visible_tables`. It needs no privilege."""
 
 
+class Versions(NamedTuple):
+    """The versions in one schema, as the catalog has them. "": it tells none. None: there is no such thing.
+
+    Args:
+        marks: of the mark table.
+        done: of the table of what was done once.
+        functions: of the functions that enforce.
+    """
+
+    marks: str | None
+    done: str | None
+    functions: str | None = None
+
+
 class VisibleTables(NamedTuple):
     """The mark tables that a connection can see.
 
     Args:
-        everywhere: the schemas of this database that have a mark table.
+        everywhere: the schemas of this database that have a mark table, with the versions there.
         path: the schemas in which a name without a schema is looked up, in this order.
     """
 
-    everywhere: tuple[str, ...]
+    everywhere: Mapping[str, Versions]
     path: tuple[str, ...]
 
 
 def read_visible_tables(text: str) -> VisibleTables:
     """Return the answer to POSTGRESQL_VISIBLE_TABLES as a value."""
     found = json.loads(text)
-    return VisibleTables(tuple(found["everywhere"]), tuple(found["path"] or ()))
+    everywhere = {schema: Versions(*versions) for schema, *versions in found["everywhere"]}
+    return VisibleTables(everywhere, tuple(found["path"] or ()))
 
 
 def check_schema(schema: object) -> str | None:
@@ -71,29 +103,63 @@ class Choice:
     """The choice of a mark table, for one guard.
 
     Args:
+        database: its kind.
         named: the schema that the caller named, or None.
         missing: what to do where there is no table yet.
     """
 
-    def __init__(self, named: str | None, missing: str = "call guard.create_tables() once") -> None:
+    def __init__(
+        self, database: DatabaseName, named: str | None, missing: str = "call guard.create_tables() once"
+    ) -> None:
+        self.database = database
         self.named = named
         self._missing = missing
 
     def of(self, visible: VisibleTables) -> str:
-        """Return the schema of the guard's table. Raise GuardNotEnforceable where there is none, or no clear one."""
+        """Return the schema of the guard's table. Raise GuardNotEnforceable where there is none, or no clear one, or
+        one of another version."""
         schema = self._of(visible)
         if schema is None:
             where = "" if self.named is None else f" in the schema {self.named}"
             raise GuardNotEnforceable(f"the table {TABLE} is missing{where}: {self._missing}")
+        self._check_tables(schema, visible.everywhere[schema])
+        functions = visible.everywhere[schema].functions
+        if functions is not None and functions != str(VERSION):
+            raise GuardNotEnforceable(
+                f"the functions of {schema} that enforce the check are {_made_by(functions)}: "
+                f"{_UPGRADE if functions else 'call guard.enforce() again for each table, as the owner'}; nothing "
+                f"was written"
+            )
         return schema
 
+    def home(self, schema: str) -> str:
+        """Return the schema as SQL."""
+        return quoted(schema, mark="`" if self.database == "mysql" else '"')
+
+    def _check_tables(self, schema: str, versions: Versions) -> None:
+        """Raise GuardNotEnforceable where a table is of another version."""
+        for table, version in ((TABLE, versions.marks), (DONE, versions.done)):
+            if version is None or version == str(VERSION):
+                continue
+            what = f"the table {schema}.{table} is {_made_by(version)}"
+            if version:
+                raise GuardNotEnforceable(f"{what}: {_UPGRADE}; nothing was written")
+            statements = "; ".join(bring_up_to_date(self.home(schema), self.database))
+            manner = "in one transaction" if self.database != "mysql" else "one after the other"
+            raise GuardNotEnforceable(
+                f"{what}: stop all writers that use it, and bring it up to date as its owner, {manner}; nothing was "
+                f"written. {statements}"
+            )
+
     def to_create(self, visible: VisibleTables) -> str | None:
-        """Return the schema in which the table must be created. None: it is there already.
+        """Return the schema in which tables must be created. None: they are there already.
 
         Raises:
-            GuardNotEnforceable: there would be two mark tables.
+            GuardNotEnforceable: there would be two mark tables, or there is one of another version.
         """
-        if self._of(visible) is not None:
+        schema = self._of(visible)
+        if schema is not None:
+            self._check_tables(schema, visible.everywhere[schema])
             return None
         if self.named is not None:
             return self.named
@@ -119,7 +185,7 @@ class Choice:
                 f"there are several mark tables here ({_listed(visible.everywhere)}), and with two for the same data "
                 f"updates are lost: drop those that are not used, or name the right one with schema= at every guard"
             )
-        [schema] = visible.everywhere
+        schema = next(iter(visible.everywhere))
         if schema not in visible.path:
             raise GuardNotEnforceable(
                 f"the mark table is {schema}.{TABLE}, and this connection's search_path does not lead to it: pass "
@@ -140,7 +206,14 @@ def other_mark_tables(visible: VisibleTables, schema: str) -> list[str]:
     return [f"{other}.{TABLE}" for other in visible.everywhere if other != schema]
 
 
-def _listed(schemas: tuple[str, ...]) -> str:
+_UPGRADE = "upgrade this library"
+
+
+def _made_by(version: str) -> str:
+    return f"of version {version}, and this library knows {VERSION}" if version else "of an earlier program"
+
+
+def _listed(schemas: Iterable[str]) -> str:
     return ", ".join(f"{schema}.{TABLE}" for schema in schemas)
 
 

@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 from storage_guards.sql.outcome import FLOOR, REMEMBERED_CHARACTERS, TABLE
 from storage_guards.sql.schema import quoted
-from storage_guards.sql.table import create_table
 
 CREATE_LOCK = 7_236_273_601
 """The advisory lock under which PostgreSQL creates tables and functions, because IF NOT EXISTS fails in a race. The
@@ -56,7 +55,10 @@ _IS_OUTERMOST = "xmin = pg_current_xact_id()::xid"
 
 # Qualified by the table's name, because the upsert needs that.
 _REMEMBER = f"substr(CAST({{write}} AS text) || ' ' || {TABLE}.recent_writes, 1, {REMEMBERED_CHARACTERS})"
-_ADMITS = f"({TABLE}.number < {{number}} OR ({TABLE}.number = {{number}} AND {TABLE}.token = {{token}}))"
+_ADMITS = (
+    f"({TABLE}.number < {{number}} OR ({TABLE}.number = {{number}} AND {TABLE}.token = {{token}})) "
+    f"AND {TABLE}.readers < {{number}}"
+)
 
 
 class Statements(NamedTuple):
@@ -76,10 +78,9 @@ class Statements(NamedTuple):
             (recent_writes) if there is a mark.
         lock_absence: inserts a mark, to be rolled back, and answers with a row if there was none. The insertion waits
             for an open transaction that is about to insert the same mark, which cannot be seen yet.
-        read_mark: reads the mark: a row (number, token, seq, recent_writes). It locks nothing, so the mark may change
-            at any time.
+        read_mark: reads the mark: a row (number, token, seq, recent_writes, readers). It locks nothing, so the mark may
+            change at any time.
         read_floor: reads the floor: a row (number, recent_writes). It locks nothing.
-        create_table: creates the table where there is none.
     """
 
     check: str
@@ -91,7 +92,6 @@ class Statements(NamedTuple):
     lock_absence: str
     read_mark: str
     read_floor: str
-    create_table: str
 
 
 def statements_on(table: str, *, postgresql: bool = True, outermost: bool = False) -> Statements:
@@ -120,7 +120,8 @@ def statements_on(table: str, *, postgresql: bool = True, outermost: bool = Fals
     return Statements(
         check=(
             f"UPDATE {table} SET{xact} seq = seq + 1, recent_writes = {_REMEMBER} "
-            f"WHERE resource = {{resource}} AND number = {{number}} AND token = {{token}} {reply}"
+            f"WHERE resource = {{resource}} AND number = {{number}} AND token = {{token}} AND readers < {{number}} "
+            f"{reply}"
         ),
         claim=f"UPDATE {table} SET {raised} WHERE resource = {{resource}} AND {_ADMITS} {reply}",
         first_claim=(
@@ -140,9 +141,8 @@ def statements_on(table: str, *, postgresql: bool = True, outermost: bool = Fals
             f"INSERT INTO {table} (resource, number, token, seq) VALUES ({{resource}}, {{number}}, {{token}}, 0) "
             "ON CONFLICT (resource) DO NOTHING RETURNING resource"
         ),
-        read_mark=f"SELECT number, token, seq, recent_writes FROM {table} WHERE resource = {{resource}}",
+        read_mark=f"SELECT number, token, seq, recent_writes, readers FROM {table} WHERE resource = {{resource}}",
         read_floor=f"SELECT number, recent_writes FROM {table} WHERE resource = '{FLOOR}'",
-        create_table=create_table(table, "postgresql" if postgresql else "sqlite"),
     )
 
 
@@ -164,5 +164,4 @@ def calls_in(schema: str) -> Statements:
         lock_absence=f"SELECT * FROM {home}.fencing_lock_absence({_FENCE})",
         read_mark=direct.read_mark,
         read_floor=direct.read_floor,
-        create_table=direct.create_table,
     )

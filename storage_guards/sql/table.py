@@ -1,6 +1,9 @@
-"""The mark table: its columns and constraints, once for every database and library. No I/O; no driver is known here.
+"""The tables of the guards: columns, constraints and version, once for every database and library. No I/O; no driver is
+known here.
 
-SQLAlchemy's Table, which Alembic has too, is made of these, and so is each CREATE TABLE and what ``verify`` expects.
+SQLAlchemy's Tables, which Alembic has too, are made of these, and so is each CREATE TABLE and what ``verify`` expects.
+
+The default of a table's column ``version`` is the table's version, so the catalog tells it without a look at a row.
 """
 
 from __future__ import annotations
@@ -8,9 +11,17 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 from fencing.kernel.fence import MAX_NUMBER, MAX_RESOURCE_BYTES
-from storage_guards.sql.outcome import FLOOR, REMEMBERED_CHARACTERS
+from storage_guards.sql.outcome import REMEMBERED_CHARACTERS, TABLE
 
 DatabaseName = Literal["postgresql", "sqlite", "mysql"]
+
+VERSION = 1
+"""Of the tables and of the functions that enforce. A guard refuses any other one."""
+
+DONE = "fencing_done"
+
+MOST_KEY_BYTES = 255
+"""The longest key of something that is done once."""
 
 
 class Column(NamedTuple):
@@ -18,70 +29,169 @@ class Column(NamedTuple):
 
     Args:
         name: of the column.
-        holds: "exact": a text that equals no other one. "number", "time", and "xact": PostgreSQL's transaction id.
+        holds: "exact": a text that equals no other one. "number", "version", "time", and "xact": PostgreSQL's
+            transaction id.
         size: the most bytes of a text, where a database asks for it.
         default: as SQL, with ``{now}``. "": none.
         required: it is never NULL.
     """
 
     name: str
-    holds: Literal["exact", "number", "time", "xact"]
+    holds: Literal["exact", "number", "version", "time", "xact"]
     size: int = 0
     default: str = ""
     required: bool = True
 
 
-COLUMNS = (
-    Column("resource", "exact", MAX_RESOURCE_BYTES),
-    Column("number", "number"),
-    Column("token", "exact", 128),
-    Column("seq", "number"),
-    Column("recent_writes", "exact", REMEMBERED_CHARACTERS, "''"),
-    Column("claimed_at", "time", default="{now}"),
-    Column("xact", "xact", required=False),
+class Definition(NamedTuple):
+    """One table.
+
+    Args:
+        name: of the table.
+        columns: all of them.
+        key: the columns of the primary key.
+        checks: the CHECK constraints by their names.
+        integers: the name of one more on SQLite, whose columns take any type: text sorts above every number.
+    """
+
+    name: str
+    columns: tuple[Column, ...]
+    key: tuple[str, ...]
+    checks: dict[str, str]
+    integers: str
+
+    def columns_on(self, database: DatabaseName) -> list[Column]:
+        """Return the columns that the table has on this database."""
+        return [column for column in self.columns if column.holds in TYPES[database]]
+
+    def checks_on(self, database: DatabaseName) -> dict[str, str]:
+        """Return the CHECK constraints that the table has on this database."""
+        if database != "sqlite":
+            return self.checks
+        numbers = [column.name for column in self.columns if column.holds == "number"]
+        return {self.integers: " AND ".join(f"typeof({name}) = 'integer'" for name in numbers), **self.checks}
+
+
+MARK_TABLE = Definition(
+    TABLE,
+    (
+        Column("resource", "exact", MAX_RESOURCE_BYTES),
+        Column("number", "number"),
+        Column("token", "exact", 128),
+        Column("seq", "number"),
+        Column("readers", "number", default="0"),
+        Column("recent_writes", "exact", REMEMBERED_CHARACTERS, "''"),
+        Column("claimed_at", "time", default="{now}"),
+        Column("xact", "xact", required=False),
+        Column("version", "version", default=str(VERSION)),
+    ),
+    ("resource",),
+    {
+        # 0 is the floor's, and that of a mark which a reader made: the token of both is empty.
+        "fencing_marks_number": f"number BETWEEN 1 AND {MAX_NUMBER} OR (number = 0 AND token = '')",
+        "fencing_marks_seq": "seq >= 0",
+        "fencing_marks_readers": f"readers BETWEEN 0 AND {MAX_NUMBER}",
+    },
+    "fencing_marks_integers",
 )
+"""The marks.
+
+``readers`` is the highest reader that was admitted, and no version admits one yet. Nor does one write a mark with an
+empty token: "no holder yet". All of them heed both.
+"""
+
+DONE_TABLE = Definition(
+    DONE,
+    (
+        Column("resource", "exact", MAX_RESOURCE_BYTES),
+        Column("once_key", "exact", MOST_KEY_BYTES),
+        Column("number", "number"),
+        Column("done_at", "time", default="{now}"),
+        Column("floor", "exact", MOST_KEY_BYTES, "''"),
+        Column("version", "version", default=str(VERSION)),
+    ),
+    ("resource", "once_key"),
+    {"fencing_done_number": f"number BETWEEN 0 AND {MAX_NUMBER}"},
+    "fencing_done_integers",
+)
+"""What was done once per key. The row of a resource with the empty key has its floor: the highest key that was pruned.
+
+No version fills it yet. It is there so that a later one needs no migration.
+"""
+
+TABLES = (MARK_TABLE, DONE_TABLE)
 
 TYPES: dict[DatabaseName, dict[str, str]] = {
-    "postgresql": {"exact": 'TEXT COLLATE "C"', "number": "BIGINT", "time": "TIMESTAMP WITH TIME ZONE", "xact": "xid8"},
-    "sqlite": {"exact": 'TEXT COLLATE "BINARY"', "number": "BIGINT", "time": "DATETIME"},
-    "mysql": {"exact": "VARBINARY({size})", "number": "BIGINT", "time": "DATETIME"},
+    "postgresql": {
+        "exact": 'TEXT COLLATE "C"',
+        "number": "BIGINT",
+        "version": "SMALLINT",
+        "time": "TIMESTAMP WITH TIME ZONE",
+        "xact": "xid8",
+    },
+    "sqlite": {"exact": 'TEXT COLLATE "BINARY"', "number": "BIGINT", "version": "SMALLINT", "time": "DATETIME"},
+    "mysql": {"exact": "VARBINARY({size})", "number": "BIGINT", "version": "SMALLINT", "time": "DATETIME"},
 }
 NOW: dict[DatabaseName, str] = {"postgresql": "now()", "sqlite": "CURRENT_TIMESTAMP", "mysql": "CURRENT_TIMESTAMP"}
 
-CHECKS = {
-    "fencing_marks_number": (
-        f"number BETWEEN 1 AND {MAX_NUMBER} OR (resource = '{FLOOR}' AND number BETWEEN 0 AND {MAX_NUMBER})"
-    ),
-    "fencing_marks_seq": "seq >= 0",
-}
-INTEGERS = "fencing_marks_integers"
-OF_SQLITE = {INTEGERS: "typeof(number) = 'integer' AND typeof(seq) = 'integer'"}
-"""SQLite's columns take any type, and text sorts above every number."""
-
 PARTITION = "fencing"
-"""The only partition of the table on MariaDB and MySQL. A temporary table cannot have one."""
+"""The only partition of the tables on MariaDB and MySQL. A temporary table cannot have one."""
 
 PARTITION_BY = f"PARTITION BY KEY (resource) (PARTITION {PARTITION})"
 
 
-def columns_on(database: DatabaseName) -> list[Column]:
-    """Return the columns that the table has on this database."""
-    return [column for column in COLUMNS if column.holds in TYPES[database]]
+def create_table(home: str, definition: Definition, database: DatabaseName) -> str:
+    """Return the CREATE TABLE.
 
-
-def checks_on(database: DatabaseName) -> dict[str, str]:
-    """Return the CHECK constraints by their names."""
-    return {**(OF_SQLITE if database == "sqlite" else {}), **CHECKS}
-
-
-def create_table(table: str, database: DatabaseName) -> str:
-    """Return the CREATE TABLE for the table of this full name."""
-    parts = []
-    for column in columns_on(database):
-        kind = TYPES[database][column.holds].format(size=column.size)
-        default = f" DEFAULT {column.default.format(now=NOW[database])}" if column.default else ""
-        parts.append(f"{column.name} {kind}{default}{' NOT NULL' if column.required else ''}")
-    parts.append("PRIMARY KEY (resource)")
-    parts += [f"CONSTRAINT {name} CHECK ({condition})" for name, condition in checks_on(database).items()]
+    Args:
+        home: the schema, as SQL. "": the connection's own.
+        definition: of the table.
+        database: its kind.
+    """
+    parts = [_declared(column, database) for column in definition.columns_on(database)]
+    parts.append(f"PRIMARY KEY ({', '.join(definition.key)})")
+    parts += [f"CONSTRAINT {name} CHECK ({check})" for name, check in definition.checks_on(database).items()]
     options = f" ENGINE = InnoDB {PARTITION_BY}" if database == "mysql" else ""
-    return f"CREATE TABLE IF NOT EXISTS {table} ({', '.join(parts)}){options}"
+    return f"CREATE TABLE IF NOT EXISTS {_named(home, definition.name)} ({', '.join(parts)}){options}"
+
+
+_ADDED = ("readers", "version")
+
+
+def bring_up_to_date(home: str, database: DatabaseName) -> list[str]:
+    """Return the statements that make tables of version 1 of those that an earlier program made, which tell none.
+
+    On SQLite they belong in one transaction: it cannot change a constraint, so the table is made anew.
+
+    Args:
+        home: the schema, as SQL. "": the connection's own.
+        database: its kind.
+    """
+    table, old = _named(home, TABLE), f"{TABLE}_before"
+    columns, checks = MARK_TABLE.columns_on(database), MARK_TABLE.checks_on(database)
+    create_done = create_table(home, DONE_TABLE, database)
+    if database == "sqlite":
+        kept = ", ".join(column.name for column in columns if column.name not in _ADDED)
+        return [
+            f"ALTER TABLE {table} RENAME TO {old}",
+            create_table(home, MARK_TABLE, database),
+            f"INSERT INTO {table} ({kept}) SELECT {kept} FROM {_named(home, old)}",
+            f"DROP TABLE {_named(home, old)}",
+            create_done,
+        ]
+    changes = [f"ADD COLUMN {_declared(column, database)}" for column in columns if column.name in _ADDED]
+    changes.append("DROP CONSTRAINT fencing_marks_number")
+    changes += [
+        f"ADD CONSTRAINT {name} CHECK ({checks[name]})" for name in ("fencing_marks_number", "fencing_marks_readers")
+    ]
+    return [f"ALTER TABLE {table} {', '.join(changes)}", create_done]
+
+
+def _named(home: str, table: str) -> str:
+    return f"{home}.{table}" if home else table
+
+
+def _declared(column: Column, database: DatabaseName) -> str:
+    kind = TYPES[database][column.holds].format(size=column.size)
+    default = f" DEFAULT {column.default.format(now=NOW[database])}" if column.default else ""
+    return f"{column.name} {kind}{default}{' NOT NULL' if column.required else ''}"

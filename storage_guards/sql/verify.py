@@ -10,11 +10,11 @@ from typing import Any, Literal
 
 from fencing.kernel.errors import GuardNotEnforceable
 from storage_guards.sql.outcome import FLOOR, TABLE
-from storage_guards.sql.pruning import NO_FLOOR, highest_plausible
+from storage_guards.sql.pruning import NO_FLOOR, is_implausible
 from storage_guards.sql.schema import quoted
+from storage_guards.sql.table import DONE, MARK_TABLE
 
 MAKE_ANEW = f"make the table {TABLE} as create_tables() or guard.metadata does"
-_CHECKS = ("fencing_marks_number", "fencing_marks_seq")
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,9 @@ def report(database: str, findings: Iterable[Finding], table: str) -> VerifyRepo
 
 def missing_checks(there: Container[str], how: str = "is missing") -> Iterator[Finding]:
     """Yield the CHECK constraints that every database has and that are not ``there``."""
-    yield from (Finding("upkeep", f"the CHECK {name} {how}", MAKE_ANEW) for name in _CHECKS if name not in there)
+    yield from (
+        Finding("upkeep", f"the CHECK {name} {how}", MAKE_ANEW) for name in MARK_TABLE.checks if name not in there
+    )
 
 
 def missing_floor(count: int) -> Iterator[Finding]:
@@ -115,6 +117,12 @@ def other_tables(names: Iterable[str]) -> Iterator[Finding]:
         )
 
 
+def missing_done(is_there: bool) -> Iterator[Finding]:
+    """Yield a finding where the table of what was done once is missing."""
+    if not is_there:
+        yield Finding("upkeep", f"the table {DONE} is missing", "call guard.create_tables() once, as the owner")
+
+
 def not_durable(name: str, value: str, change: str) -> Finding:
     """Return the finding for a setting of the database that may lose acknowledged writes."""
     return Finding("durability", f"{name} is {value}: a crash may lose acknowledged writes and marks", change)
@@ -134,8 +142,9 @@ _POSTGRESQL_FACTS = """
         'pid', pg_backend_pid(),
         'floor', (SELECT count(*) FROM {table} WHERE resource = '{floor}'),
         'implausible', (
-            SELECT COALESCE(json_agg(json_build_array(resource, number)), '[]')
-            FROM (SELECT resource, number FROM {table} WHERE number > {highest} LIMIT {most}) AS implausible
+            SELECT COALESCE(json_agg(json_build_array(resource, newest)), '[]') FROM (
+                SELECT resource, greatest(number, readers) AS newest FROM {table} WHERE {is_implausible} LIMIT {most}
+            ) AS implausible
         ),
         'others', (
             SELECT COALESCE(json_agg(nspname || '.' || other.relname ORDER BY nspname), '[]')
@@ -147,6 +156,7 @@ _POSTGRESQL_FACTS = """
             SELECT COALESCE(json_agg(rolname ORDER BY rolname), '[]') FROM ({forgers}) AS forging
             WHERE to_regprocedure('{home}.fencing_check(text, bigint, text, text)') IS NOT NULL
         ),
+        'done', to_regclass('{home}.{done}') IS NOT NULL,
         'kind', relkind,
         'persistence', relpersistence,
         'row_security', relrowsecurity AND row_security_active(pg_class.oid),
@@ -207,8 +217,9 @@ def postgresql_facts(schema: str) -> str:
         home=quoted(schema),
         table=f"{quoted(schema)}.{TABLE}",
         name=TABLE,
+        done=DONE,
         floor=FLOOR,
-        highest=highest_plausible(),
+        is_implausible=is_implausible(),
         most=IMPLAUSIBLE,
         forgers=forgers("pg_class.oid", "pg_class.relowner"),
     )
@@ -220,9 +231,11 @@ _TYPES = {
     "number": ("bigint",),
     "token": _TEXTS,
     "seq": ("bigint",),
+    "readers": ("bigint",),
     "recent_writes": _TEXTS,
     "claimed_at": ("timestamp with time zone",),
     "xact": ("xid8",),
+    "version": ("smallint",),
 }
 
 
@@ -265,6 +278,7 @@ def _table_findings(facts: dict[str, Any]) -> Iterator[Finding]:
     yield from missing_floor(facts["floor"])
     yield from implausible_marks(facts["implausible"])
     yield from other_tables(facts["others"])
+    yield from missing_done(facts["done"])
     for role in facts["forgers"]:
         yield Finding(
             "upkeep",

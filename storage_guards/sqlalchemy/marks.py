@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
-from sqlalchemy import Connection, Engine, Table
+from sqlalchemy import Connection, Engine, MetaData
 from sqlalchemy.engine import CursorResult
 from sqlalchemy.pool.base import ResetStyle
 
@@ -37,11 +37,13 @@ from storage_guards.sql.plans import (
 from storage_guards.sql.pruning import Pruning, highest_plausible
 from storage_guards.sql.schema import Choice, VisibleTables, other_mark_tables
 from storage_guards.sql.statements import ONE_WRITE
+from storage_guards.sql.table import DatabaseName
 from storage_guards.sql.verify import (
     MAKE_ANEW,
     Finding,
     VerifyReport,
     implausible_marks,
+    missing_done,
     missing_floor,
     other_tables,
     report,
@@ -88,21 +90,21 @@ class Marks(ABC):
     """The marks of one kind of database, on connections that a guard opens and bounds.
 
     Args:
-        table: as that database has it, with the schema that the caller named.
+        metadata: the guards' tables as that database has them, with the schema that the caller named.
         schema: what this schema is at the database, where the engine translates schemas; or None.
     """
 
     dialect: ClassVar[Dialect]
+    database: ClassVar[DatabaseName]
     bounds_sessions: ClassVar[bool] = True
     """Whether bounds are settings of the connection, for :meth:`bounded`, and not of the transaction, for
     :meth:`limit`."""
     seen_before: ClassVar[Literal["", "isolation", "snapshot"]] = ""
     """How a joined transaction may have read before: see ``plan_check``."""
 
-    def __init__(self, table: Table, schema: str | None) -> None:
-        self.metadata = table.metadata
-        self._table = table
-        self._choice = Choice(schema, MISSING)
+    def __init__(self, metadata: MetaData, schema: str | None) -> None:
+        self.metadata = metadata
+        self._choice = Choice(self.database, schema, MISSING)
         self._located: Located | None = None
 
     @property
@@ -386,6 +388,7 @@ class Marks(ABC):
         self._located = located = self._statements_in(self._choice.of(visible))
         floor = [*self._check_floor(connection)]
         found = [*floor, *self._check_catalog(connection), *other_tables(other_mark_tables(visible, located.schema))]
+        found += missing_done(visible.everywhere[located.schema].done is not None)
         if not floor:  # otherwise the trial claims would be refused
             found += self._check_exactness(connection)
         return report(self.dialect.title(connection), found, f"{located.schema}.{TABLE}")

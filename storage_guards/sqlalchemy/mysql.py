@@ -25,10 +25,10 @@ from fencing.sql.dialects import MySQL
 from storage_guards.sql.outcome import FLOOR, REMEMBERED_CHARACTERS, TABLE, Admitted
 from storage_guards.sql.plans import Batch, Plan, Refused, Statement, plan_batch_of_mysql, plan_check, plan_claim
 from storage_guards.sql.pruning import Pruning
-from storage_guards.sql.schema import VisibleTables, quoted
+from storage_guards.sql.schema import Versions, VisibleTables, quoted
 from storage_guards.sql.sockets import is_readable
 from storage_guards.sql.statements import Statements, is_one_write
-from storage_guards.sql.table import PARTITION, PARTITION_BY, create_table
+from storage_guards.sql.table import DONE, PARTITION, PARTITION_BY
 from storage_guards.sql.verify import Finding
 from storage_guards.sqlalchemy.direct import ON_EXECUTION, fetch_directly, has_hooks
 from storage_guards.sqlalchemy.joined_bounds import bound_to_the_end
@@ -42,25 +42,27 @@ from storage_guards.sqlalchemy.mariadb import (
 )
 from storage_guards.sqlalchemy.marks import Located, Marks
 from storage_guards.sqlalchemy.mysql_catalog import check_catalog
-from storage_guards.sqlalchemy.table import Prepared, mark_table
+from storage_guards.sqlalchemy.table import Prepared, tables_of
 
 _CREATE_LOCK = "fencing_marks.create_tables"
 
 _REMEMBER = f"SUBSTRING(CONCAT(:write, ' ', recent_writes), 1, {REMEMBERED_CHARACTERS})"
-_ADMITS = "(number < :number OR (number = :number AND token = :token))"
-_MATCHES = "(number = :number AND token = :token)"
+_IS_NEWER = "(number < :number AND readers < :number)"
+_MATCHES = "(number = :number AND token = :token AND readers < :number)"
+_ADMITS = f"({_IS_NEWER} OR {_MATCHES})"
 
 # MariaDB's mode SIMULTANEOUS_ASSIGNMENT changes nothing: each column is read only before it is assigned.
 _RAISE = f"""
     recent_writes = {{recent}}IF(:writes > 0 AND {_ADMITS}, {_REMEMBER}, recent_writes),
     claimed_at = IF({{admitted}}{_ADMITS}, UTC_TIMESTAMP(), claimed_at),
     seq = {{seq}}IF({_ADMITS}, IF(number = :number, seq, 0) + :writes, seq),
-    token = IF(number < :number, :token, token),
-    number = GREATEST(number, :number)
+    token = IF({_IS_NEWER}, :token, token),
+    number = IF({_IS_NEWER}, :number, number)
 """
 # The engine is read too: a table of another engine has no transactions, so nothing would be locked or rolled back.
 _READ_MARK = """
     SELECT number, CONVERT(token USING utf8mb4) AS token, seq, CONVERT(recent_writes USING utf8mb4) AS recent_writes,
+        readers,
         (SELECT engine FROM information_schema.tables
          WHERE table_schema = '{schema}' AND table_name = '{name}') AS engine
     FROM {table} WHERE resource = UNHEX(:resource)
@@ -128,7 +130,6 @@ def _statements_on(table: str, read: str) -> Statements:
         ),
         read_mark=read,
         read_floor=read,
-        create_table=create_table(table, "mysql"),
     )
 
 
@@ -136,18 +137,19 @@ class MySQLMarks(Marks):
     """The marks of a MariaDB or MySQL database, on connections that a guard opens and bounds."""
 
     dialect = MySQL()
+    database = "mysql"
     seen_before = "snapshot"
 
     def __init__(self, schema: str | None = None, *, actual_schema: str | None = None) -> None:
-        table = mark_table(
-            "mysql",
+        metadata = tables_of(
+            self.database,
             schema,
             mysql_engine="InnoDB",
             mariadb_engine="InnoDB",
             mysql_partition_by=PARTITION_BY.removeprefix("PARTITION BY "),
             mariadb_partition_by=PARTITION_BY.removeprefix("PARTITION BY "),
         )
-        super().__init__(table, actual_schema or schema)
+        super().__init__(metadata, actual_schema or schema)
         self._partitioned: frozenset[str] = frozenset()
 
     def create(self, connection: Connection, seconds: float) -> None:
@@ -174,14 +176,29 @@ class MySQLMarks(Marks):
     def _visible_tables(self, connection: Connection) -> VisibleTables:
         # A temporary table has no partition, so it is not taken for the mark table where the server lists it, too.
         rows = connection.exec_driver_sql(
-            f"SELECT 0, DATABASE() "
-            f"UNION ALL SELECT 1, table_schema FROM information_schema.tables WHERE table_name = '{TABLE}' "
-            f"UNION ALL SELECT 2, table_schema FROM information_schema.partitions "
-            f"WHERE table_name = '{TABLE}' AND partition_name = '{PARTITION}'"
+            f"SELECT 'path', DATABASE(), '' "
+            f"UNION ALL SELECT table_name, table_schema, '' FROM information_schema.tables "
+            f"WHERE table_name IN ('{TABLE}', '{DONE}') "
+            f"UNION ALL SELECT 'partition', table_schema, '' FROM information_schema.partitions "
+            f"WHERE table_name = '{TABLE}' AND partition_name = '{PARTITION}' "
+            f"UNION ALL SELECT CONCAT('version of ', table_name), table_schema, column_default "
+            f"FROM information_schema.columns WHERE table_name IN ('{TABLE}', '{DONE}') AND column_name = 'version'"
         ).all()
-        named = {kind: [str(schema) for found, schema in rows if found == kind and schema] for kind in (0, 1, 2)}
-        self._partitioned = frozenset(named[2])
-        return VisibleTables(tuple(sorted(set(named[1]))), tuple(named[0]))
+        found: dict[str, dict[str, str]] = {}
+        for kind, schema, value in rows:
+            if schema:
+                found.setdefault(str(kind), {})[str(schema)] = str(value or "")
+
+        def version(table: str, schema: str) -> str | None:
+            if schema not in found.get(table, {}):
+                return None
+            return found.get(f"version of {table}", {}).get(schema, "")
+
+        self._partitioned = frozenset(found.get("partition", ()))
+        everywhere = {
+            name: Versions(version(TABLE, name), version(DONE, name)) for name in sorted(found.get(TABLE, ()))
+        }
+        return VisibleTables(everywhere, tuple(found.get("path", ())))
 
     def _statements_in(self, schema: str) -> Located:
         return _located(self._table_in(schema))
@@ -263,10 +280,11 @@ class MySQLMarks(Marks):
         """Execute a statement as :meth:`Marks._execute` does. Those that change something answer with no row, so the
         mark is read after them."""
         name, resource, number, token, write, writes, _ = statement
-        if name in ("create_table", "make_floor"):
+        if name == "make_floor":
             return super()._execute(connection, sql, statement._replace(resource=_key(resource)), before, bounds)
         if name == "read_mark":
-            return self._row(connection, sql.read_mark, resource)
+            row = self._row(connection, sql.read_mark, resource)
+            return None if row is None else (row.number, row.token, row.seq, row.recent_writes, row.readers)
         if name in ("read_floor", "lock_floor"):
             row = self._row(connection, getattr(sql, name), FLOOR)
             floor = None if row is None else (row.number, row.recent_writes)
@@ -287,9 +305,9 @@ class MySQLMarks(Marks):
         if name == "lock_mark":
             return (row.recent_writes,)
         written = row.recent_writes.partition(" ")[0] == write
-        if (row.number, row.token) == (number, token) and (written or not writes):
+        if (row.number, row.token) == (number, token) and row.readers < number and (written or not writes):
             return row.seq, row.recent_writes
-        return Refused((row.seq, row.recent_writes, None, None, row.number, row.token))
+        return Refused((row.seq, row.recent_writes, None, None, row.number, row.token, row.readers))
 
     def _change(self, connection: Connection, bounds: SessionBounds, statement: Statement) -> Changed | None:
         """Execute the check or the claim as a compound statement. Raise GuardNotEnforceable where the table that it has

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
 from sqlalchemy import Connection, text
 
 from storage_guards.sql.outcome import FLOOR, TABLE
-from storage_guards.sql.pruning import highest_plausible
-from storage_guards.sql.table import PARTITION_BY, TYPES, columns_on
+from storage_guards.sql.pruning import is_implausible
+from storage_guards.sql.table import MARK_TABLE, PARTITION_BY, TYPES
 from storage_guards.sql.verify import IMPLAUSIBLE, MAKE_ANEW, Finding, implausible_marks, missing_checks, not_durable
 from storage_guards.sqlalchemy.marks import Located
 
 _TYPES = {
     column.name: TYPES["mysql"][column.holds].format(size=column.size).lower()
-    for column in columns_on("mysql")
+    for column in MARK_TABLE.columns_on("mysql")
     if column.holds != "time"
 }
+_WIDTH = re.compile(r"int\(\d+\)")
 _DURABLE = {"innodb_flush_log_at_trx_commit": ("1",), "innodb_doublewrite": ("1", "ON")}
 
 _COLUMNS = text(
@@ -55,7 +57,7 @@ def _check_columns(connection: Connection, located: Located) -> Iterator[Finding
     columns = {name: (kind.lower(), nullable) for name, kind, nullable in connection.execute(_COLUMNS, table)}
     for name, wanted in _TYPES.items():
         kind, nullable = columns.get(name, ("missing", "NO"))
-        if kind.replace("bigint(20)", "bigint") != wanted:
+        if _WIDTH.sub("int", kind) != wanted:
             yield Finding("safety", f"the column {name} is {kind}, not {wanted}", MAKE_ANEW)
         elif nullable != "NO":
             yield Finding("upkeep", f"the column {name} may be NULL", "MODIFY it to NOT NULL")
@@ -65,8 +67,8 @@ def _check_columns(connection: Connection, located: Located) -> Iterator[Finding
 
 def _check_numbers(connection: Connection, located: Located) -> Iterator[Finding]:
     rows = connection.exec_driver_sql(
-        f"SELECT CONVERT(resource USING utf8mb4), number FROM {located.table} "
-        f"WHERE number > {highest_plausible()} LIMIT {IMPLAUSIBLE}"
+        f"SELECT CONVERT(resource USING utf8mb4), GREATEST(number, readers) FROM {located.table} "
+        f"WHERE {is_implausible()} LIMIT {IMPLAUSIBLE}"
     )
     yield from implausible_marks([(name, number) for name, number in rows if name != FLOOR])
 

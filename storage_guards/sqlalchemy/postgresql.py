@@ -16,7 +16,7 @@ from storage_guards.sql.sockets import is_readable
 from storage_guards.sql.statements import LOCK_CREATION, calls_in, enforced_in, statements_on
 from storage_guards.sql.verify import VerifyReport, assess_postgresql, postgresql_facts
 from storage_guards.sqlalchemy.marks import Located, Marks
-from storage_guards.sqlalchemy.table import Prepared, mark_table, prepare
+from storage_guards.sqlalchemy.table import Prepared, prepare, tables_of
 
 _LIMITS = text(f"SELECT {PostgreSQL.LIMITS}")
 _READ_COMMITTED = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED"
@@ -27,11 +27,12 @@ class PostgreSQLMarks(Marks):
     """The marks of a PostgreSQL database, on connections that a guard opens."""
 
     dialect = PostgreSQL()
+    database = "postgresql"
     bounds_sessions = False
     seen_before = "isolation"
 
     def __init__(self, schema: str | None = None, *, actual_schema: str | None = None) -> None:
-        super().__init__(mark_table("postgresql", schema), actual_schema or schema)
+        super().__init__(tables_of(self.database, schema), actual_schema or schema)
 
     def limit(self, connection: Connection, seconds: float, *, read_committed: bool = False) -> bool:
         if read_committed:

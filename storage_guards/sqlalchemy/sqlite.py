@@ -10,20 +10,21 @@ from typing import Any
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import OperationalError
 
-from fencing.kernel.fence import Fence
+from fencing.kernel.errors import OutcomeUnknown
+from fencing.kernel.fence import Fence, Mark
 from fencing.sql.dialects import SQLite
 from fencing.sql.files import opened_by, require_current
 from storage_guards.continuity import new_id
 from storage_guards.sql.outcome import FLOOR, TABLE, Admitted
 from storage_guards.sql.plans import Batch, Plan, plan_batch, plan_create
-from storage_guards.sql.pruning import Pruning, highest_plausible, on_sqlite
-from storage_guards.sql.schema import VisibleTables, quoted
+from storage_guards.sql.pruning import Pruning, is_implausible, on_sqlite
+from storage_guards.sql.schema import Versions, VisibleTables, quoted
 from storage_guards.sql.statements import statements_on
-from storage_guards.sql.table import INTEGERS, TYPES, columns_on
+from storage_guards.sql.table import DONE, MARK_TABLE, TYPES
 from storage_guards.sql.verify import IMPLAUSIBLE, MAKE_ANEW, Finding, implausible_marks, missing_checks, not_durable
 from storage_guards.sqlalchemy.direct import fetch_directly
 from storage_guards.sqlalchemy.marks import Located, Marks
-from storage_guards.sqlalchemy.table import PLACES, mark_table, prepare
+from storage_guards.sqlalchemy.table import PLACES, prepare, tables_of
 
 # This transaction has written, so it holds the write lock, and the row stays as it is until the commit.
 _IS_SAME_TRANSACTION = (
@@ -33,7 +34,7 @@ _IS_SAME_TRANSACTION = (
 
 _TYPES = {
     column.name: TYPES["sqlite"][column.holds].partition(" ")[0]
-    for column in columns_on("sqlite")
+    for column in MARK_TABLE.columns_on("sqlite")
     if column.holds != "time"
 }
 
@@ -42,9 +43,10 @@ class SQLiteMarks(Marks):
     """The marks of a SQLite database, on connections that a guard opens and bounds."""
 
     dialect = SQLite()
+    database = "sqlite"
 
     def __init__(self, schema: str | None = None, *, actual_schema: str | None = None) -> None:
-        super().__init__(mark_table("sqlite", schema), actual_schema or schema)
+        super().__init__(tables_of(self.database, schema), actual_schema or schema)
         self._choice_is_confirmed = False
 
     def create(self, connection: Connection, seconds: float) -> None:
@@ -73,7 +75,7 @@ class SQLiteMarks(Marks):
     def locate(self, connection: Connection) -> Located:
         """Return the statements on the table of ``main``, or of the schema that was named.
 
-        The choice is confirmed by :meth:`admit`, after the claim or check. To read the catalog before would begin a
+        The choice is confirmed after the first claim, check or reading. To look at the catalog before would begin a
         transaction with a snapshot.
         """
         if self._located is None:
@@ -100,21 +102,37 @@ class SQLiteMarks(Marks):
             if row is not None and self.dialect.is_open(connection):
                 return [Admitted(fence, row[0], row[1], None)]
         admitted = super().admit(connection, fences, seconds, claim=claim, writes=writes, joined=joined)
+        self._confirm(connection)
+        return admitted
+
+    def read(self, connection: Connection, resource: str) -> Mark | None:
+        mark = super().read(connection, resource)
+        self._confirm(connection)
+        return mark
+
+    def settle(self, connection: Connection, unknown: OutcomeUnknown, seconds: float) -> bool | None:
+        with connection.begin():
+            self._confirm(connection)
+        return super().settle(connection, unknown, seconds)
+
+    def prune(self, connection: Connection, pruning: Pruning, seconds: float) -> int:
+        with connection.begin():
+            self._confirm(connection)
+        return super().prune(connection, pruning, seconds)
+
+    def _confirm(self, connection: Connection) -> None:
         if not self._choice_is_confirmed:
             self._choice.of(self._visible_tables(connection))
             self._choice_is_confirmed = True
-        return admitted
 
     def _visible_tables(self, connection: Connection) -> VisibleTables:
         names = [row.name for row in connection.exec_driver_sql("PRAGMA database_list")]
-        found = []
+        found = {}
         for name in names:
-            master = "sqlite_temp_master" if name == "temp" else f"{_quoted_any(name)}.sqlite_master"
-            query = f"SELECT 1 FROM {master} WHERE type IN ('table', 'view') AND name = '{TABLE}'"
-            if connection.exec_driver_sql(query).first() is not None:
-                found.append(name)
+            if (marks := _version_of(connection, name, TABLE)) is not None:
+                found[name] = Versions(marks, _version_of(connection, name, DONE))
         path = ["main", *("temp" for name in names if name == "temp")]
-        return VisibleTables(tuple(found), tuple(path))
+        return VisibleTables(found, tuple(path))
 
     def _statements_in(self, schema: str) -> Located:
         return _located_in(schema)
@@ -143,9 +161,9 @@ class SQLiteMarks(Marks):
         query = f"SELECT sql FROM {home}.sqlite_master WHERE name = '{TABLE}'"
         made: str = connection.exec_driver_sql(query).scalar_one()
         yield from missing_checks(made)
-        if INTEGERS not in made:
-            yield Finding("upkeep", f"the CHECK {INTEGERS} is missing: a number may be text", MAKE_ANEW)
-        implausible = f"SELECT resource, number FROM {table} WHERE number > {highest_plausible()} LIMIT {IMPLAUSIBLE}"
+        if MARK_TABLE.integers not in made:
+            yield Finding("upkeep", f"the CHECK {MARK_TABLE.integers} is missing: a number may be text", MAKE_ANEW)
+        implausible = f"SELECT resource, max(number, readers) FROM {table} WHERE {is_implausible()} LIMIT {IMPLAUSIBLE}"
         rows = connection.exec_driver_sql(implausible).all()
         yield from implausible_marks([(name, number) for name, number in rows if name != FLOOR])
         if (journal := connection.exec_driver_sql(f"PRAGMA {home}.journal_mode").scalar_one()) == "off":
@@ -163,6 +181,13 @@ def _located_in(schema: str) -> Located:
     prepared = prepare(statements)
     # sqlite3 takes values by their names, as text() does.
     return Located(schema, table, prepared, prepared, check=statements.check.format(**PLACES))
+
+
+def _version_of(connection: Connection, home: str, table: str) -> str | None:
+    """Return the version of a table. "": it tells none. None: it is not there."""
+    columns = connection.exec_driver_sql(f"PRAGMA {_quoted_any(home)}.table_info({table})").all()
+    defaults = [str(column.dflt_value or "") for column in columns if column.name == "version"]
+    return "".join(defaults) if columns else None
 
 
 def _quoted_any(name: str) -> str:

@@ -101,7 +101,7 @@ def test_the_upkeep_that_is_shown(postgres_url: str, capsys: pytest.CaptureFixtu
     names: dict[str, Any] = {"engine": engine, "Base": Base, "SQLAlchemyGuard": SQLAlchemyGuard}
     exec(recipe, names)
     made: Any = names["target_metadata"]
-    assert {name for metadata in made for name in metadata.tables} == {"orders", "fencing_marks"}
+    assert {name for metadata in made for name in metadata.tables} == {"orders", "fencing_marks", "fencing_done"}
     for guard in (names["guard"], PsycopgGuard(dsn_of(postgres_url))):
         names["guard"] = guard
         guard.create_tables()

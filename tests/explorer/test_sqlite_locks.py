@@ -61,7 +61,9 @@ class TakesAnything(ClockedLocks):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         taking = f"{table.INSERT} ON CONFLICT (resource) DO UPDATE SET {table.SET} WHERE true"
-        self._acquire = self._text(f"{taking} RETURNING {{clock}} AS now, number, token, owner, granted_at, expires_at")
+        self._acquire = self._text(
+            f"{taking} RETURNING {{clock}} AS now, number, token, owner, granted_at, expires_at, released_at"
+        )
 
 
 class NeverExpires(ClockedLocks):
@@ -71,7 +73,9 @@ class NeverExpires(ClockedLocks):
         super().__init__(*args)
         free = table.IS_FREE.replace("OR l.expires_at <= {clock}", "")
         taking = f"{table.INSERT} ON CONFLICT (resource) DO UPDATE SET {table.SET} WHERE {free}"
-        self._acquire = self._text(f"{taking} RETURNING {{clock}} AS now, number, token, owner, granted_at, expires_at")
+        self._acquire = self._text(
+            f"{taking} RETURNING {{clock}} AS now, number, token, owner, granted_at, expires_at, released_at"
+        )
 
 
 @pytest.mark.parametrize(

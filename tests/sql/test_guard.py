@@ -13,14 +13,13 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session
 
-from fencing.kernel.admission import admit_claim, admit_write
 from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable, StaleFence
 from fencing.kernel.fence import MAX_NUMBER, Fence, Mark
 from fencing.sql import client
 from storage_guards import AsyncSQLAlchemyGuard, PsycopgGuard, SQLAlchemyGuard
 from storage_guards.sql.plans import plan_check, plan_claim
 from storage_guards.sqlalchemy.sqlite import SQLiteMarks
-from tests.support.small_world import RESOURCE, TOKENS, outcome, set_mark
+from tests.support.small_world import FENCES, RESOURCE, TOKENS, WORLDS, World, outcome, set_world
 
 
 def fence(number: int, token: str = TOKENS[0]) -> Fence:
@@ -45,26 +44,23 @@ def guard(engine: Engine) -> SQLAlchemyGuard:
 
 
 def test_the_statements_are_the_admission_rule(engine: Engine, guard: SQLAlchemyGuard) -> None:
-    numbers = (1, 2, 3, MAX_NUMBER)
-    marks = [None, *(Mark(number, token, 4) for number in numbers for token in TOKENS)]
-    fences = [fence(number, token) for number in numbers for token in TOKENS]
     statements = SQLiteMarks()
-    for mark, mine, floor in itertools.product(marks, fences, (0, 2, MAX_NUMBER)):
+    for world, mine in itertools.product(WORLDS, FENCES):
         with engine.connect() as connection:
-            set_mark(connection, mark, floor)
+            set_world(connection, world)
             claim, check = plan_claim([mine], 0), plan_check([mine])
             claimed = outcome(lambda c=connection, p=claim: statements.perform(c, p) and statements.read(c, RESOURCE))
-            assert claimed == outcome(admit_claim, mark, mine, floor), (mark, mine, floor)
+            assert claimed == world.claimed(mine), (world, mine)
             if isinstance(claimed, tuple):
-                assert statements.read(connection, RESOURCE) == mark
-            set_mark(connection, mark, floor)
+                assert statements.read(connection, RESOURCE) == world.mark
+            set_world(connection, world)
             checked = outcome(lambda c=connection, p=check: statements.perform(c, p) and statements.read(c, RESOURCE))
-            assert checked == outcome(admit_write, mark, mine), (mark, mine)
+            assert checked == world.checked(mine), (world, mine)
 
 
 def test_a_pruned_mark_leaves_its_floor(engine: Engine, guard: SQLAlchemyGuard) -> None:
     with engine.begin() as connection:
-        set_mark(connection, None, 7)
+        set_world(connection, World(None, 7))
     with pytest.raises(StaleFence) as refused:
         guard.claim(fence(7))
     assert (refused.value.mark, refused.value.floor) == (None, 7)

@@ -18,8 +18,6 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.orm import Session
 
 from fencing import Fence, GuardNotEnforceable, GuardUnavailable, Mark, OutcomeUnknown, StaleFence
-from fencing.kernel.admission import admit_claim, admit_write
-from fencing.kernel.fence import MAX_NUMBER
 from storage_guards import SQLAlchemyGuard
 from storage_guards.sqlalchemy.mariadb import SessionBounds
 from storage_guards.sqlalchemy.mysql import MySQLMarks
@@ -27,7 +25,7 @@ from storage_guards.testing import AWKWARD_ENDS
 from tests.support import wait_until
 from tests.support.lock_waits import until_locks_are_waited_for
 from tests.support.servers import MariaDBServer, Proxy, start_mariadb
-from tests.support.small_world import RESOURCE, TOKENS, outcome, set_mark
+from tests.support.small_world import FENCES, RESOURCE, WORLDS, outcome, set_world
 from tests.support.sql_ways import ADD as ADD_SQL
 from tests.support.sql_ways import MINE, NEWER, OTHER, TO_MARIADB, Way, WayLender, ways
 from tests.support.sql_ways import READ as READ_SQL
@@ -339,16 +337,13 @@ def test_the_statements_are_the_admission_rule(shop: Shop, is_compound: bool) ->
     """Every mark, floor and fence of a small world."""
     if is_compound:
         shop.way.needs_mariadb("compound statements")
-    numbers = (1, 2, 3, MAX_NUMBER)
-    marks = [None, *(Mark(number, token, 4) for number in numbers for token in TOKENS)]
-    fences = [Fence(RESOURCE, number, token) for number in numbers for token in TOKENS]
     statements = MySQLMarks()
     with shop.engine.connect() as connection:
         bounds: Any = None
         if is_compound:
             statements.locate(connection)
             bounds = SessionBounds(connection, 10.0, caller_block=True)
-            bounds._are_set = True  # the transaction has begun: set_mark begins it
+            bounds._are_set = True  # the transaction has begun: set_world begins it
 
         def read() -> Mark | None:
             return statements.read(connection, RESOURCE)
@@ -357,15 +352,15 @@ def test_the_statements_are_the_admission_rule(shop: Shop, is_compound: bool) ->
             statements.admit(connection, [fence], 10.0, claim=claim, writes=int(not claim), bounds=bounds)
             return read()
 
-        for mark, mine, floor in itertools.product(marks, fences, (0, 2, MAX_NUMBER)):
-            set_mark(connection, mark, floor)
+        for world, mine in itertools.product(WORLDS, FENCES):
+            set_world(connection, world)
             claimed = outcome(lambda m=mine: admit(m, True))
-            assert claimed == outcome(admit_claim, mark, mine, floor), (mark, mine, floor)
+            assert claimed == world.claimed(mine), (world, mine)
             if isinstance(claimed, tuple):
-                assert read() == mark
-            set_mark(connection, mark, floor)
+                assert read() == world.mark
+            set_world(connection, world)
             checked = outcome(lambda m=mine: admit(m, False))
-            assert checked == outcome(admit_write, mark, mine), (mark, mine)
+            assert checked == world.checked(mine), (world, mine)
 
 
 def test_a_claim_between_the_two_statements_of_a_check(shop: Shop) -> None:

@@ -14,12 +14,13 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from fencing import Fence, GuardNotEnforceable, StaleFence
 from storage_guards import AsyncPsycopgGuard, AsyncSQLAlchemyGuard, PsycopgGuard, SQLAlchemyGuard
-from storage_guards.sql.schema import Choice, VisibleTables, check_schema
+from storage_guards.sql.schema import Choice, Versions, VisibleTables, check_schema
 from tests.support.enforced import Roles, connect, dsn, two_roles
 from tests.support.servers import MariaDBServer
 from tests.support.sides import Side, close_engine
 from tests.support.sql_ways import asyncio_url
 
+HERE = Versions(marks="1", done="1")
 OLD = Fence("orders:1", 5, "a" * 22)
 NEW = Fence("orders:1", 6, "b" * 22)
 ADD = "UPDATE public.orders SET total = total + 1"
@@ -350,7 +351,7 @@ def test_names_that_are_no_schema(schema: str) -> None:
         check_schema(schema)
     if schema.strip():
         with pytest.raises(GuardNotEnforceable, match="unusual"):
-            Choice(None).of(VisibleTables((schema,), (schema,)))
+            Choice("postgresql", None).of(VisibleTables({schema: HERE}, (schema,)))
 
 
 @pytest.mark.parametrize("schema", [1, b"public", ["public"]])
@@ -360,12 +361,12 @@ def test_a_schema_that_is_no_text(schema: Any) -> None:
 
 
 def test_where_it_is_created() -> None:
-    assert Choice(None).to_create(VisibleTables((), ("mine", "public"))) == "mine"
-    assert Choice("there").to_create(VisibleTables((), ("mine",))) == "there"
-    assert Choice("there").to_create(VisibleTables(("elsewhere",), ("mine",))) == "there"
-    assert Choice(None).to_create(VisibleTables(("public",), ("mine", "public"))) is None
+    assert Choice("postgresql", None).to_create(VisibleTables({}, ("mine", "public"))) == "mine"
+    assert Choice("postgresql", "there").to_create(VisibleTables({}, ("mine",))) == "there"
+    assert Choice("postgresql", "there").to_create(VisibleTables({"elsewhere": HERE}, ("mine",))) == "there"
+    assert Choice("postgresql", None).to_create(VisibleTables({"public": HERE}, ("mine", "public"))) is None
     with pytest.raises(GuardNotEnforceable, match="pass schema="):
-        Choice(None).to_create(VisibleTables((), ()))
+        Choice("postgresql", None).to_create(VisibleTables({}, ()))
 
 
 @pytest.mark.parametrize("schema", ["temp", "TEMP", "pg_temp", "pg_temp_3", "pg_catalog", "information_schema"])
@@ -373,3 +374,25 @@ def test_a_schema_of_one_connection_or_of_the_database_is_refused(schema: str) -
     """Each connection would have marks of its own, and an older fence would be admitted by the next one."""
     with pytest.raises(ValueError, match="name one of your own"):
         check_schema(schema)
+
+
+@pytest.mark.parametrize(
+    ("versions", "says"),
+    [
+        (Versions("", None), 'fencing_marks is of an earlier program: .* ALTER TABLE "public".fencing_marks ADD'),
+        (Versions("2", "1"), "fencing_marks is of version 2, and this library knows 1: upgrade this library"),
+        (Versions("1", "2"), "fencing_done is of version 2, and this library knows 1: upgrade this library"),
+        (Versions("1", "1", ""), "functions of public .* are of an earlier program: call guard.enforce"),
+        (Versions("1", "1", "2"), "functions of public .* are of version 2, and this library knows 1: upgrade"),
+    ],
+)
+def test_another_version_is_refused(versions: Versions, says: str) -> None:
+    visible = VisibleTables({"public": versions}, ("public",))
+    with pytest.raises(GuardNotEnforceable, match=says) as caught:
+        Choice("postgresql", None).of(visible)
+    assert "nothing was written" in str(caught.value)
+    if versions.functions is None:
+        with pytest.raises(GuardNotEnforceable, match=says):
+            Choice("postgresql", None).to_create(visible)
+    else:
+        assert Choice("postgresql", None).to_create(visible) is None, "the owner may still call enforce"

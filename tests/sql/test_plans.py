@@ -27,7 +27,7 @@ PLANS: dict[str, Callable[[], Any]] = {
     "claim two": lambda: plan_claim([ONE, TWO], 0),
     "settle": lambda: plan_settle(UNKNOWN),
 }
-ADMITTED, MARK, FLOOR = ("1", "x", None), (4, "a" * 22, 0, ""), (0, "t")
+ADMITTED, MARK, FLOOR = ("1", "x", None), (4, "a" * 22, 0, "", 0), (0, "t")
 
 
 def asks_of(make: Callable[[], Any], refusals: tuple[bool, ...]) -> Iterator[Ask]:

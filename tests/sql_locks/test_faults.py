@@ -452,7 +452,7 @@ def test_a_lease_whose_own_row_somebody_keeps_costs_no_other_lease(locks: LockDa
     leases = [locks.side.call(coordinator.acquire, name) for name in ("a", "kept", "r")]
     with locks.transaction() as connection:
         connection.execute(text("SELECT 1 FROM fencing_locks WHERE resource = 'kept' FOR UPDATE"))
-        locks.side.wait_until(lambda: not leases[1].held, seconds=60)
+        locks.side.wait_until(lambda: leases[1].lost.is_set(), seconds=60)
         assert [lease.held for lease in leases] == [True, False, True]
     error = locks.side.expect(LeaseLost, leases[1].ensure_held)
     assert error.reason == "expired"
