@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from typing import Any
 
-from tests.explorer.state import Scenario, State
 from tests.explorer.world import World
 
 __all__ = ["Result", "Violation", "explore"]
@@ -30,7 +30,7 @@ class Violation:
 class Result:
     """What was found. ``exhausted``: there is no state within the bounds that was not visited."""
 
-    scenario: Scenario
+    scenario: Any
     states: int = 0
     steps: int = 0
     seconds: float = 0.0
@@ -39,7 +39,7 @@ class Result:
     depth: int = 0
     limit: int = 0
     violations: dict[str, Violation] = field(default_factory=dict)
-    world: World | None = None
+    world: Any = None
 
     def __str__(self) -> str:
         verdict = "exhausted" if self.exhausted else "stopped"
@@ -51,23 +51,30 @@ class Result:
         )
 
 
-def explore(scenario: Scenario, *, until: Collection[str] | None = None, limit: int = 10_000_000) -> Result:
+def explore(
+    scenario: Any,
+    *,
+    until: Collection[str] | None = None,
+    limit: int = 10_000_000,
+    world_of: Callable[[Any], Any] = World,
+) -> Result:
     """Visit every state of a scenario.
 
     Args:
         until: stop at the first violation of one of these properties; None: of any. The first violations of others
             are noted on the way.
         limit: stop after so many states.
+        world_of: makes the world of the scenario.
     """
     started = time.perf_counter()
-    world = World(scenario)
+    world = world_of(scenario)
     result = Result(scenario, world=world, limit=limit)
     start = world.start()
-    came_from: dict[State, tuple[State, str] | None] = {start: None}
+    came_from: dict[Any, tuple[Any, str] | None] = {start: None}
     level = [start]
     try:
         while level and len(came_from) < limit:
-            following: list[State] = []
+            following: list[Any] = []
             for state in level:
                 for step in world.steps(state):
                     result.steps += 1
@@ -91,7 +98,7 @@ def explore(scenario: Scenario, *, until: Collection[str] | None = None, limit: 
         result.seconds = time.perf_counter() - started
 
 
-def _trace(came_from: dict[State, tuple[State, str] | None], state: State) -> tuple[str, ...]:
+def _trace(came_from: dict[Any, tuple[Any, str] | None], state: Any) -> tuple[str, ...]:
     labels: list[str] = []
     before = came_from[state]
     while before is not None:

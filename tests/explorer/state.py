@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fencing.kernel.fence import Fence, Mark
 from fencing.redis.calls import Call
@@ -122,7 +122,7 @@ class Step(NamedTuple):
     """One step: in words, where it leads, and which properties it violates."""
 
     label: str
-    state: State
+    state: Any
     violated: tuple[str, ...] = ()
 
 
