@@ -178,7 +178,8 @@ def test_a_row_is_as_it_was(tables: Tables) -> None:
 
 
 @pytest.mark.thorough
-def test_tables_of_an_earlier_program(tables: Tables) -> None:
+@pytest.mark.parametrize("source", ["the refusal", "the helper for migrations"])
+def test_tables_of_an_earlier_program(tables: Tables, source: str) -> None:
     """The refusal says what to do; what it says is done; and the marks are there."""
     way, side = tables.way, tables.side
     way.sql(OLD[way.database])
@@ -197,8 +198,7 @@ def test_tables_of_an_earlier_program(tables: Tables) -> None:
     with way.outside.begin() as connection:
         if way.database == "sqlite":
             connection.exec_driver_sql("BEGIN IMMEDIATE")
-        assert len(bring_up_to_date(connection)) == len(statements)
-        for statement in statements:
+        for statement in statements if source == "the refusal" else bring_up_to_date(connection):
             connection.exec_driver_sql(statement)
     guard = tables.new_guard()
     side.call(guard.create_tables)
