@@ -1,7 +1,9 @@
-"""The admission rule as SQL, for PostgreSQL and SQLite: one text for every driver. No I/O, and no driver is known here.
+"""The admission rule as SQL: one text for every driver, and one function for each form that databases need. No I/O, and
+no driver is known here.
 
-Each verdict is one ``UPDATE … RETURNING`` (or the claim's upsert). It takes the mark's row lock, compares, and answers
-in one step. The lock is kept until the transaction ends. Only after a refusal the mark is read again, for the reason.
+On PostgreSQL and SQLite each verdict is one ``UPDATE … RETURNING`` (or the claim's upsert). It takes the mark's row
+lock, compares, and answers in one step. The lock is kept until the transaction ends. Only after a refusal the mark is
+read again, for the reason. MariaDB and MySQL have no ``UPDATE … RETURNING``: see :func:`statements_on_mysql`.
 
 On a database that enforces (``enforcement.py``) an application may not change the table. There are functions with the
 names of these statements, whose bodies are these very texts. The statements then call the functions.
@@ -143,6 +145,98 @@ def statements_on(table: str, *, postgresql: bool = True, outermost: bool = Fals
         ),
         read_mark=f"SELECT number, token, seq, recent_writes, readers FROM {table} WHERE resource = {{resource}}",
         read_floor=f"SELECT number, recent_writes FROM {table} WHERE resource = '{FLOOR}'",
+    )
+
+
+# Of MariaDB and MySQL: no row answers a change, so it is the row itself that is read afterwards.
+
+STORE = {"admitted": "@fencing_admitted := ", "seq": "@fencing_seq := ", "recent": "@fencing_recent := "}
+"""Assignments by which a change of a mark stores what it has found and written, for a compound statement. To read the
+row again takes longer."""
+
+_STORE_NOTHING = dict.fromkeys(STORE, "")
+_REMEMBER_MYSQL = f"SUBSTRING(CONCAT({{{{write}}}}, ' ', recent_writes), 1, {REMEMBERED_CHARACTERS})"
+_IS_NEWER = "(number < {{number}} AND readers < {{number}})"
+_MATCHES = "(number = {{number}} AND token = {{token}} AND readers < {{number}})"
+_ADMITS_MYSQL = f"({_IS_NEWER} OR {_MATCHES})"
+
+# MariaDB's mode SIMULTANEOUS_ASSIGNMENT changes nothing: each column is read only before it is assigned.
+_RAISE = f"""
+    recent_writes = {{recent}}IF({{{{writes}}}} > 0 AND {_ADMITS_MYSQL}, {_REMEMBER_MYSQL}, recent_writes),
+    claimed_at = IF({{admitted}}{_ADMITS_MYSQL}, UTC_TIMESTAMP(), claimed_at),
+    seq = {{seq}}IF({_ADMITS_MYSQL}, IF(number = {{{{number}}}}, seq, 0) + {{{{writes}}}}, seq),
+    token = IF({_IS_NEWER}, {{{{token}}}}, token),
+    number = IF({_IS_NEWER}, {{{{number}}}}, number)
+"""
+_CHECK_MYSQL = f"""
+    recent_writes = {{recent}}IF({{admitted}}{_MATCHES}, {_REMEMBER_MYSQL}, recent_writes),
+    seq = {{seq}}seq + {_MATCHES}
+"""
+_MADE = "resource, number, token, seq, recent_writes, claimed_at"
+
+
+class MySQLStatements(NamedTuple):
+    """The rule on MariaDB and MySQL: templates, as :class:`Statements`.
+
+    Args:
+        rule: what changes something is sent, and then the mark is read: a locking read of the row is the verdict. The
+            number of changed rows is none: it is 0, 1 or 2, depending on the driver's flags. ``resource`` is the name
+            in hexadecimal digits, so no character set and no ``sql_mode`` of the session changes it. In ``first_claim``
+            there is one more field, ``table``: the table's id.
+        read_locked: reads the mark, and locks it.
+        stored_check: the check as a change that stores its answer (``STORE``).
+        stored_claim: likewise the claim.
+    """
+
+    rule: Statements
+    read_locked: str
+    stored_check: str
+    stored_claim: str
+
+
+def statements_on_mysql(table: str, schema: str) -> MySQLStatements:
+    """Return the statements on the table of that name, which may name a partition, in this schema.
+
+    Each verdict takes two of them. The first takes the mark's row lock, and changes the row only if the rule admits the
+    fence. Assignments run from left to right, so a column's old value is used before it is assigned: number comes last.
+
+    The engine is read too: a table of another engine has no transactions, so nothing would be locked or rolled back.
+    """
+    read = (
+        f"SELECT number, CONVERT(token USING utf8mb4) AS token, seq, "
+        f"CONVERT(recent_writes USING utf8mb4) AS recent_writes, readers, "
+        f"(SELECT engine FROM information_schema.tables "
+        f"WHERE table_schema = '{schema}' AND table_name = '{TABLE}') AS engine "
+        f"FROM {table} WHERE resource = UNHEX({{resource}})"
+    )
+    here = "WHERE resource = UNHEX({resource})"
+    check, claim = (f"UPDATE {table} SET {changes} {{here}}" for changes in (_CHECK_MYSQL, _RAISE))
+    nothing = "ON DUPLICATE KEY UPDATE seq = seq"
+    return MySQLStatements(
+        Statements(
+            check=check.format(here=here, **_STORE_NOTHING),
+            claim=claim.format(here=here, **_STORE_NOTHING),
+            first_claim=(
+                f"INSERT INTO {table} ({_MADE}) VALUES (UNHEX({{resource}}), {{number}}, {{token}}, {{writes}}, "
+                f"CONCAT({{write}}, ' ', {{table}}), UTC_TIMESTAMP()) "
+                f"ON DUPLICATE KEY UPDATE {_RAISE.format(**_STORE_NOTHING)}"
+            ),
+            lock_floor=f"{read} LOCK IN SHARE MODE",
+            make_floor=(
+                f"INSERT INTO {table} ({_MADE}) "
+                f"VALUES (UNHEX({{resource}}), {{number}}, '', 0, {{write}}, UTC_TIMESTAMP()) {nothing}"
+            ),
+            lock_mark=f"UPDATE {table} SET seq = seq {here}",
+            lock_absence=(
+                f"INSERT INTO {table} ({_MADE}) "
+                f"VALUES (UNHEX({{resource}}), {{number}}, {{token}}, 0, {{write}}, UTC_TIMESTAMP()) {nothing}"
+            ),
+            read_mark=read,
+            read_floor=read,
+        ),
+        f"{read} FOR UPDATE",
+        check.format(here=here, **STORE),
+        claim.format(here=here, **STORE),
     )
 
 

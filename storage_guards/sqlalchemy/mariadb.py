@@ -25,9 +25,6 @@ NO_SAVEPOINT = (1178, 1305)
 _NOT_PREPARED = 1243
 _TOO_MANY_PREPARED = 1461
 
-STORE = {"admitted": "@fencing_admitted := ", "seq": "@fencing_seq := ", "recent": "@fencing_recent := "}
-"""Assignments by which a change of a mark stores what it has found and written. To read the row again takes longer."""
-
 # The change has its bound from SET STATEMENT, because inside a compound statement the session's new max_statement_time
 # is not applied. Where the session has one already, that one applies, and waits for locks are bounded by the others.
 #

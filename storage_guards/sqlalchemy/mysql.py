@@ -1,12 +1,7 @@
-"""The mark table and the admission rule on MariaDB and MySQL, which have no ``UPDATE … RETURNING``.
-
-Each verdict takes two statements. The first takes the mark's row lock, and changes the row only if the rule admits the
-fence. The second is a locking read of the row. The number of rows that the first affected is no verdict: it is 0, 1 or
-2, depending on the driver's flags. Assignments run from left to right, so a column's old value is used before it is
-assigned: number comes last.
+"""The mark table on MariaDB and MySQL. Each change of a mark is followed by a reading of it: see
+``statements_on_mysql``.
 
 Columns that must be exact are VARBINARY: collations treat different names as equal, and some pad them with blanks.
-Names are sent as hexadecimal digits, so no character set and no ``sql_mode`` of the session changes them.
 """
 
 from __future__ import annotations
@@ -22,19 +17,18 @@ from sqlalchemy.exc import DBAPIError
 from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable
 from fencing.kernel.fence import Fence
 from fencing.sql.dialects import MySQL
-from storage_guards.sql.outcome import FLOOR, REMEMBERED_CHARACTERS, TABLE, Admitted
+from storage_guards.sql.outcome import FLOOR, TABLE, Admitted
 from storage_guards.sql.plans import Batch, Plan, Refused, Statement, plan_batch_of_mysql, plan_check, plan_claim
 from storage_guards.sql.pruning import Pruning
 from storage_guards.sql.schema import Versions, VisibleTables, quoted
 from storage_guards.sql.sockets import is_readable
-from storage_guards.sql.statements import Statements, is_one_write
+from storage_guards.sql.statements import MySQLStatements, is_one_write, statements_on_mysql
 from storage_guards.sql.table import DONE, PARTITION, PARTITION_BY
 from storage_guards.sql.verify import Finding
 from storage_guards.sqlalchemy.direct import ON_EXECUTION, fetch_directly, has_hooks
 from storage_guards.sqlalchemy.joined_bounds import bound_to_the_end
 from storage_guards.sqlalchemy.mariadb import (
     NO_SAVEPOINT,
-    STORE,
     Changed,
     SessionBounds,
     compound,
@@ -42,41 +36,13 @@ from storage_guards.sqlalchemy.mariadb import (
 )
 from storage_guards.sqlalchemy.marks import Located, Marks
 from storage_guards.sqlalchemy.mysql_catalog import check_catalog
-from storage_guards.sqlalchemy.table import Prepared, tables_of
+from storage_guards.sqlalchemy.table import PLACES, Prepared, prepare, tables_of
 
 _CREATE_LOCK = "fencing_marks.create_tables"
-
-_REMEMBER = f"SUBSTRING(CONCAT(:write, ' ', recent_writes), 1, {REMEMBERED_CHARACTERS})"
-_IS_NEWER = "(number < :number AND readers < :number)"
-_MATCHES = "(number = :number AND token = :token AND readers < :number)"
-_ADMITS = f"({_IS_NEWER} OR {_MATCHES})"
-
-# MariaDB's mode SIMULTANEOUS_ASSIGNMENT changes nothing: each column is read only before it is assigned.
-_RAISE = f"""
-    recent_writes = {{recent}}IF(:writes > 0 AND {_ADMITS}, {_REMEMBER}, recent_writes),
-    claimed_at = IF({{admitted}}{_ADMITS}, UTC_TIMESTAMP(), claimed_at),
-    seq = {{seq}}IF({_ADMITS}, IF(number = :number, seq, 0) + :writes, seq),
-    token = IF({_IS_NEWER}, :token, token),
-    number = IF({_IS_NEWER}, :number, number)
-"""
-# The engine is read too: a table of another engine has no transactions, so nothing would be locked or rolled back.
-_READ_MARK = """
-    SELECT number, CONVERT(token USING utf8mb4) AS token, seq, CONVERT(recent_writes USING utf8mb4) AS recent_writes,
-        readers,
-        (SELECT engine FROM information_schema.tables
-         WHERE table_schema = '{schema}' AND table_name = '{name}') AS engine
-    FROM {table} WHERE resource = UNHEX(:resource)
-"""
 
 _ENGINE = text(
     "SELECT engine AS engine FROM information_schema.tables WHERE table_schema = :schema AND table_name = :name"
 )
-
-_CHECK = f"""UPDATE {{table}}
-    SET recent_writes = {{recent}}IF({{admitted}}{_MATCHES}, {_REMEMBER}, recent_writes), seq = {{seq}}seq + {_MATCHES}
-    WHERE resource = UNHEX(:resource)"""
-_CLAIM = f"UPDATE {{table}} SET {_RAISE} WHERE resource = UNHEX(:resource)"
-_STORE_NOTHING = dict.fromkeys(STORE, "")
 
 
 class _Table(NamedTuple):
@@ -87,50 +53,26 @@ class _Table(NamedTuple):
 
 
 @cache
+def _statements_of(found: _Table) -> MySQLStatements:
+    return statements_on_mysql(_full_name(found), found.schema)
+
+
+@cache
 def _located(found: _Table) -> Located:
-    table = _full_name(found)
-    prepared = Prepared(*map(text, _statements_on(table, _read(found))))
-    kept = [compound(change.format(table=table, **STORE)) for change in (_CHECK, _CLAIM)]
-    return Located(found.schema, table, prepared, prepared, *kept)
+    statements = _statements_of(found)
+    prepared = prepare(statements.rule)
+    kept = [compound(change.format(**PLACES)) for change in (statements.stored_check, statements.stored_claim)]
+    return Located(found.schema, _full_name(found), prepared, prepared, *kept)
 
 
 @cache
 def _locking_read(found: _Table) -> TextClause:
-    return text(_read(found) + " FOR UPDATE")
-
-
-def _read(found: _Table) -> str:
-    return _READ_MARK.format(schema=found.schema, table=_full_name(found), name=TABLE)
+    return text(_statements_of(found).read_locked.format(**PLACES))
 
 
 def _full_name(found: _Table) -> str:
     name = f"{quoted(found.schema, mark='`')}.{TABLE}"
     return f"{name} PARTITION ({PARTITION})" if found.is_partitioned else name
-
-
-def _statements_on(table: str, read: str) -> Statements:
-    """Return the statements. Those that change something answer with no row, so the mark is read after them."""
-    return Statements(
-        check=_CHECK.format(table=table, **_STORE_NOTHING),
-        claim=_CLAIM.format(table=table, **_STORE_NOTHING),
-        first_claim=(
-            f"INSERT INTO {table} (resource, number, token, seq, recent_writes, claimed_at) VALUES "
-            "(UNHEX(:resource), :number, :token, :writes, CONCAT(:write, ' ', :table), UTC_TIMESTAMP()) "
-            f"ON DUPLICATE KEY UPDATE {_RAISE.format(**_STORE_NOTHING)}"
-        ),
-        lock_floor=read + " LOCK IN SHARE MODE",
-        make_floor=(
-            f"INSERT INTO {table} (resource, number, token, seq, recent_writes, claimed_at) "
-            "VALUES (UNHEX(:resource), :number, '', 0, :write, UTC_TIMESTAMP()) ON DUPLICATE KEY UPDATE seq = seq"
-        ),
-        lock_mark=f"UPDATE {table} SET seq = seq WHERE resource = UNHEX(:resource)",
-        lock_absence=(
-            f"INSERT INTO {table} (resource, number, token, seq, recent_writes, claimed_at) "
-            "VALUES (UNHEX(:resource), :number, :token, 0, :write, UTC_TIMESTAMP()) ON DUPLICATE KEY UPDATE seq = seq"
-        ),
-        read_mark=read,
-        read_floor=read,
-    )
 
 
 class MySQLMarks(Marks):

@@ -23,7 +23,7 @@ from storage_guards.sql.statements import Statements
 from storage_guards.sql.table import NOW, TABLES, DatabaseName, Definition
 from storage_guards.sqlalchemy.alembic import XID8, RecentWrites
 
-PLACES = {"resource": ":resource", "number": ":number", "token": ":token", "write": ":write", "writes": ":writes"}
+PLACES = {name: f":{name}" for name in ("resource", "number", "token", "write", "writes", "table")}
 
 
 _TYPES: dict[DatabaseName, dict[str, Callable[[int], Any]]] = {
