@@ -10,7 +10,7 @@ It is four lines of ASCII, and the data. Version 1 is::
 
 The first line has the fence that was admitted last, as ``str(fence)``, and the highest number of a reader. Without a
 token there is no holder yet, and ``number`` is that of a floor. The fourth line has keys that are done. No version
-writes more than the above there yet. Files of 0.1.0 have neither ``readers`` nor the fourth line. A change keeps what
+writes more than the above there yet. Earlier files have neither ``readers`` nor the fourth line. A change keeps what
 is not its own.
 """
 
@@ -103,7 +103,7 @@ def decode(stored: bytes, path: str, probably: Fence | None = None) -> Content:
         if version is None:
             raise ValueError(f"it begins with {stored[:20]!r}")
         words = stored[: stored.index(b"\n")].decode("ascii").split(" ")
-        is_earlier = len(words) == 4  # of 0.1.0
+        is_earlier = len(words) == 4  # without readers
         _, _, text, seq, readers = (*words, "0") if is_earlier else words
         _, second, third, *others = stored.split(b"\n", 3 if is_earlier else 4)
         done, data = (_NOTHING_DONE, *others) if is_earlier else others

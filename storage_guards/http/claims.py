@@ -21,7 +21,7 @@ from storage_guards.http.problems import Problem, answer, problem, problem_of
 MAX_QUERY = 4096
 
 VERSION = 1
-"""Of both answers. A service of 0.1.0 names none, and its claims mean the same."""
+"""Of both answers. An earlier service names none, and its claims mean the same."""
 
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS", "TRACE")
 """The methods that change nothing (RFC 9110, 9.2.1): a gate lets them pass."""

@@ -17,7 +17,7 @@ never comes back, so the bytes of no two states are equal. Therefore an ETag tha
 version.
 
 ``readers`` is the highest number of a reader. With the token ``""`` there is no holder yet, and ``number`` is that of
-a floor. ``done`` has keys that are done. No version writes more than the above there yet. Pointers of 0.1.0 have
+a floor. ``done`` has keys that are done. No version writes more than the above there yet. Earlier pointers have
 neither ``readers`` nor ``done``. A change keeps all that is not its own. So no other member is accepted: it would be
 lost.
 """

@@ -102,7 +102,7 @@ def test_the_names(side: Side, new_guard: NewGuard, tmp_path: Path) -> None:
 EARLIER = b"fencing 1 7.mmmmmmmmmmmmmmmmmmmmmm.orders:1%20a..b 2\nbbbb/bbbbbbb aaaa+aaaaaaa\ndata\nold\n\n"
 
 
-def test_a_file_of_0_1_0_is_read(side: Side, new_guard: NewGuard, tmp_path: Path) -> None:
+def test_a_file_of_an_earlier_version_is_read(side: Side, new_guard: NewGuard, tmp_path: Path) -> None:
     plant(tmp_path, EARLIER)
     assert decode(EARLIER, "p") == CONTENT
     guard = new_guard()

@@ -187,7 +187,7 @@ NO_HOLDER = {"resource": "orders:42", "number": None, "seq": None}
 
 
 @pytest.mark.parametrize("version", [{}, {"version": 1}])
-def test_an_answer_of_this_version_or_of_0_1_0(guard: HTTPGuard, version: dict[str, int]) -> None:
+def test_an_answer_of_this_version_or_of_an_earlier_one(guard: HTTPGuard, version: dict[str, int]) -> None:
     answered(guard._plan_claim((MINE,), None), {**version, **CLAIM})
     for content, mark in (
         (MARK, Mark(7, UNKNOWN_TOKEN, 1, 9)),

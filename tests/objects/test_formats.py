@@ -213,7 +213,7 @@ def metadata(desk: Desk) -> dict[str, str]:
 # What an earlier version has written
 
 
-def test_a_pointer_of_0_1_0_is_read() -> None:
+def test_a_pointer_of_an_earlier_version_is_read() -> None:
     shown = json.loads(GOLDEN_PUBLISHED)
     del shown["done"], shown["mark"]["readers"]
     assert decode(json.dumps(shown).encode(), R) == PUBLISHED
@@ -394,6 +394,17 @@ def test_a_newer_pointer_is_refused_and_stays(desk: Desk, action: str) -> None:
     assert "was written by a newer version of this library (its format is 'fencing-pointer/2'); upgrade" in str(refused)
     found = {each["path"]: bytes(desk.store.get(each["path"]).bytes()) for each in desk.store.list().collect()}
     assert found == {POINTER: newer, f"fencing/orders=3A1/{DATA_KEY}": b"old"}
+
+
+def test_a_newer_pointer_in_the_place_of_a_remembered_one_stays(desk: Desk) -> None:
+    """The put was refused. But nobody can say that it had not been done before the newer version wrote."""
+    desk.call(desk.guard.claim, MINE)
+    newer = json.dumps({**json.loads(GOLDEN_PUBLISHED), "format": "fencing-pointer/2"}).encode()
+    desk.store.put(POINTER, newer)
+    unknown = desk.side.expect(OutcomeUnknown, desk.guard.publish, MINE, {"x": b"1"})
+    assert "newer version of this library" in str(unknown.__cause__)
+    desk.side.expect(GuardNotEnforceable, desk.guard.landed, unknown)
+    assert bytes(desk.store.get(POINTER).bytes()) == newer
 
 
 @pytest.mark.parametrize("text", ["", "2", "7.short.1", "0.mmmmmmmmmmmmmmmmmmmmmm.1", "2;7.mmmmmmmmmmmmmmmmmmmmmm.2.0"])
