@@ -125,9 +125,10 @@ def members(shown: Any, *names: str, **defaults: Any) -> list[Any]:
     """
     if not isinstance(shown, dict):
         raise TypeError(f"an object is needed, not {type(shown).__name__}")
-    if other := shown.keys() - {*names, *defaults}:
-        raise ValueError(f"unknown members: {sorted(other)!r:.60}")
-    return [*(shown[name] for name in names), *(shown.get(name, default) for name, default in defaults.items())]
+    found = [shown[name] for name in names]
+    if len(shown) > len(names) + sum(name in shown for name in defaults):
+        raise ValueError(f"unknown members: {sorted(shown.keys() - {*names, *defaults})!r:.60}")
+    return found + [shown.get(name, default) for name, default in defaults.items()]
 
 
 def read_time(text: Any) -> datetime:

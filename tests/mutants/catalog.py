@@ -1801,8 +1801,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "what-a-change-would-lose-is-accepted",
         "storage_guards/kept.py",
-        "if other := shown.keys() - {*names, *defaults}:",
-        "if other := set():",
+        "if len(shown) > len(names) + sum(name in shown for name in defaults):",
+        "if False:",
         ("tests/objects/test_pointer.py::test_unknown_content_is_refused",),
     ),
     Mutant(
