@@ -196,7 +196,7 @@ def test_the_metadata_of_an_object_that_is_written_in_place(desk: Desk) -> None:
     desk.call(desk.guard.write, MINE, KEY, b"1", claim=True)
     desk.call(desk.guard.write, MINE, KEY, b"2")
     found = {
-        name: re.sub(r"\b[A-Za-z0-9_-]{16}\.(?=[0-9a-f]{16})", "<id>.", text) for name, text in metadata(desk).items()
+        name: re.sub(r"[A-Za-z0-9_-]{16}\.(?=[0-9a-f]{16})", "<id>.", text) for name, text in metadata(desk).items()
     }
     golden = {
         "fencingmark": "7.mmmmmmmmmmmmmmmmmmmmmm.2",
