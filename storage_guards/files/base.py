@@ -11,7 +11,7 @@ from operator import methodcaller
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fencing.kernel.admission import admit_claim, admit_write, as_fence, sorted_fences
+from fencing.kernel.admission import admit_write, as_fence, sorted_fences
 from fencing.kernel.effects import Plan, Sleep
 from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable, OutcomeUnknown
 from fencing.kernel.fence import Fence, HasFence, Mark, check_resource
@@ -24,6 +24,7 @@ from storage_guards.continuity import REMEMBERED_WRITES, Continuity, new_id
 from storage_guards.files import io
 from storage_guards.files.content import MOST_BYTES, Content, check_continuity, check_name, verdict
 from storage_guards.files.systems import check_file_system
+from storage_guards.kept import Kept, admit_claim_at
 from storage_guards.sending import Sending
 
 CLOSE = methodcaller("close")
@@ -65,9 +66,9 @@ class FileTransaction:
 
     def _following(self, data: bytes | None) -> Content:
         """Return what to store, with these data."""
-        before = self._found or Content(self._fence, self._mark, (new_id(),))
+        before = self._found or Content(self._fence.resource, self._mark, (new_id(),))
         writes = (new_id(), *before.writes)[:REMEMBERED_WRITES]
-        return Content(self._fence, self._mark, writes, before.folders, data)
+        return replace(before, kept=self._mark, writes=writes, data=data)
 
 
 def check_data(data: object) -> bytes:
@@ -110,15 +111,15 @@ class FileBase(OfThisProcess):
                 place, found[fence] = yield from self._plan_take(fence, deadline, opened)
                 places.append(place)
                 check_continuity(found[fence], fence, self._continuity.last(of_fence[fence], fence))
-            marks = {fence: admit_claim(_mark_of(found[fence]), fence) for fence in fences}
+            marks = {fence: admit_claim_at(_kept_in(found[fence]), fence) for fence in fences}
             for fence, place in zip(fences, places, strict=True):
                 before = found[fence]
-                if before is None or not before.mark.is_of(fence):
-                    base = before or Content(fence, marks[fence], (new_id(),))
-                    content = replace(base, fence=fence, mark=marks[fence])
+                if before is None or before.kept != marks[fence]:
+                    base = before or Content(fence.resource, marks[fence], (new_id(),))
+                    content = replace(base, kept=marks[fence])
                     yield Do(io.store, (place, content, before is None, Sending()), fence.resource)
                     before = content
-                self._continuity.remember(of_fence[fence], fence, before.mark.seq, before.writes[0])
+                self._continuity.remember(of_fence[fence], fence, before.kept.seq, before.writes[0])
         finally:
             deque(map(CLOSE, opened), 0)  # one call of C
 
@@ -174,23 +175,21 @@ class FileBase(OfThisProcess):
         last = self._continuity.last(holder, fence)
         place, found = yield from self._plan_take(fence, deadline, opened)
         check_continuity(found, fence, last)
-        mark = _mark_of(found)
-        mark = admit_write(admit_claim(mark, fence) if claim else mark, fence)
-        return FileTransaction(place, fence, mark, found)
+        return FileTransaction(place, fence, _admit_write(found, fence, claim), found)
 
     def _plan_store(
         self, holder: Holder, transaction: FileTransaction, content: Content, sending: Sending
     ) -> Plan[None]:
         """Store the content. What the disk has acknowledged is remembered."""
         arguments = transaction._place, content, transaction._found is None, sending
-        yield Do(io.store, arguments, content.fence.resource)
-        self._continuity.remember(holder, content.fence, content.mark.seq, content.writes[0])
+        yield Do(io.store, arguments, content.resource)
+        self._continuity.remember(holder, transaction._fence, content.kept.seq, content.writes[0])
 
     def _plan_end(self, holder: Holder, transaction: FileTransaction, sending: Sending) -> Plan[None]:
         """Store what a block leaves. A restore may have replaced its folder meanwhile."""
         data = transaction.data
         content = transaction._following(data if data is transaction._before else check_data(data))
-        yield Do(transaction._place.check_current, (), content.fence.resource)
+        yield Do(transaction._place.check_current, (), content.resource)
         yield from self._plan_store(holder, transaction, content, sending)
 
     def _plan_write(self, holder: Holder, data: object, claim: bool, sending: Sending) -> Plan[None]:
@@ -228,8 +227,7 @@ class FileBase(OfThisProcess):
         locked: list[io.Opened] = []
         try:
             place, found = yield from self._plan_take(fence, deadline, locked)
-            mark = _mark_of(found)
-            admit_write(admit_claim(mark, fence) if claim else mark, fence)  # refused before anything is copied
+            _admit_write(found, fence, claim)  # refused before anything is copied
             return (yield Do(io.new_folder, (place, name, opened), fence.resource))  # type: ignore[no-any-return]
         finally:
             deque(map(CLOSE, locked), 0)  # one call of C
@@ -253,6 +251,14 @@ class FileBase(OfThisProcess):
 
 def _mark_of(found: Content | None) -> Mark | None:
     return None if found is None else found.mark
+
+
+def _kept_in(found: Content | None) -> Kept | None:
+    return None if found is None else found.kept
+
+
+def _admit_write(found: Content | None, fence: Fence, claim: bool) -> Mark:
+    return admit_write(admit_claim_at(_kept_in(found), fence) if claim else _mark_of(found), fence)
 
 
 def _check_bodies(bodies: object) -> dict[str, io.Body]:

@@ -12,11 +12,11 @@ from fencing.kernel import process
 from fencing.kernel.admission import sorted_fences
 from fencing.kernel.effects import Plan
 from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable
-from fencing.kernel.fence import Fence, HasFence, Mark, check_resource
+from fencing.kernel.fence import Fence, HasFence, Mark, check_number, check_resource
 from fencing.kernel.process import OfThisProcess
 from fencing.kernel.retry import Backoff, NoReply, retry
 from storage_guards.bounds import check_timeout, wait_seconds
-from storage_guards.http.claims import numbers_of
+from storage_guards.http.claims import VERSION, numbers_of
 from storage_guards.http.header import HEADER, header_of
 from storage_guards.http.problems import MALFORMED_TYPE, UNKNOWN_TOKEN, error_of, json_object
 from storage_guards.http.signatures import check_key
@@ -90,18 +90,22 @@ class HTTPBase(OfThisProcess):
         reply = yield from self._request("POST", self._url, {HEADER: value}, seconds, fences[0].resource)
         if refused := error_of(*reply, sent=fences, path=path, is_signed=is_signed):
             raise refused
-        if reply.status != 200 or json_object(reply.body).get("claimed") != numbers_of(fences):
+        if self._content(reply).get("claimed") != numbers_of(fences):
             raise self._unusable(reply)
 
     def _plan_mark(self, resource: str) -> Plan[Mark | None]:
         url = self._url.copy_merge_params({"resource": check_resource(resource)})
         reply = yield from self._request("GET", url, {}, self._timeout, resource)
-        content = json_object(reply.body)
-        if reply.status != 200 or content.get("resource") != resource:
+        content = self._content(reply)
+        if content.get("resource") != resource:
             raise self._unusable(reply)
         try:
-            number, seq = content["number"], content["seq"]
-            return None if number is None else Mark(number, UNKNOWN_TOKEN, seq)
+            number, seq, readers = content["number"], content["seq"], content.get("readers", 0)
+            if number is not None:
+                return Mark(number, UNKNOWN_TOKEN, seq, readers)
+            if type(readers) is not int or readers:
+                check_number(readers)
+            return None
         except (KeyError, TypeError, ValueError):
             raise self._unusable(reply) from None
 
@@ -133,6 +137,21 @@ class HTTPBase(OfThisProcess):
         )
         reply: Reply = answered.value
         return reply
+
+    def _content(self, reply: Reply) -> dict[str, Any]:
+        """Return what an answer says, in the version that this one knows."""
+        if reply.status != 200:
+            raise self._unusable(reply)
+        content = json_object(reply.body)
+        version = content.get("version", VERSION)
+        if type(version) is not int or version < VERSION:
+            raise self._unusable(reply)
+        if version > VERSION:
+            raise GuardNotEnforceable(
+                f"{self._shown} answered in version {version} of claims, and this client knows {VERSION}: the service "
+                f"is newer, and a claim may have happened; upgrade this library here"
+            )
+        return content
 
     def _unusable(self, reply: Reply) -> GuardUnavailable | GuardNotEnforceable:
         answered = f"{self._shown} answered with status {reply.status}"

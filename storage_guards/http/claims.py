@@ -1,7 +1,7 @@
 """Claims and marks over HTTP, without I/O: what a request asks for, and what its answer is.
 
 ``POST`` claims the fences of the header. ``GET ?resource=…`` reads a mark. A claim can be repeated, so a client may do
-so after a lost reply.
+so after a lost reply. Both answers name their version.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ from storage_guards.http.header import GATE_KEY, SCOPE_KEY, FenceRequired
 from storage_guards.http.problems import Problem, answer, problem, problem_of
 
 MAX_QUERY = 4096
+
+VERSION = 1
+"""Of both answers. An earlier service names none, and its claims mean the same."""
 
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS", "TRACE")
 """The methods that change nothing (RFC 9110, 9.2.1): a gate lets them pass."""
@@ -92,7 +95,7 @@ def plan_answer(method: str, query: str, found: tuple[Fence, ...]) -> Plan[Probl
             if not found:
                 raise FenceRequired
             yield ClaimAll(found)
-            return answer(200, {"claimed": numbers_of(found)})
+            return answer(200, {"version": VERSION, "claimed": numbers_of(found)})
         if method == "GET":
             resource = _resource_in(query)
             if resource is None:
@@ -122,5 +125,5 @@ def _resource_in(query: str) -> str | None:
 
 
 def _content_of(resource: str, mark: Mark | None) -> dict[str, Any]:
-    found = {"number": None, "seq": None} if mark is None else {"number": mark.number, "seq": mark.seq}
-    return {"resource": resource, **found}
+    number, seq, readers = (None, None, 0) if mark is None else (mark.number, mark.seq, mark.readers)
+    return {"version": VERSION, "resource": resource, "number": number, "seq": seq, "readers": readers}

@@ -1,7 +1,8 @@
 """The header ``Fencing-Token``: how fences cross a service boundary.
 
 It is a structured field (RFC 9651): a list of strings, each of them ``str(fence)``. A string may have one parameter,
-``sig``: the signature of a claim, as a byte sequence.
+``sig``: the signature of a claim, as a byte sequence. A newer version may send other parameters. This one refuses them:
+a fence must not be taken for one that means less.
 """
 
 from __future__ import annotations
@@ -146,7 +147,10 @@ def items(headers: Headers) -> tuple[Item, ...]:
         raise ValueError(f"the header {HEADER} has {size} characters, more than {MAX_HEADER}")
     value = ", ".join(map(_text, lines))
     if not _LIST.fullmatch(value):
-        raise ValueError(f"the header {HEADER} is no list of strings, as RFC 9651 has them: {value[:80]!r}")
+        raise ValueError(
+            f"the header {HEADER} is no list of strings, as RFC 9651 has them, or has parameters that this version "
+            f"does not know; a newer client? upgrade the service: {value[:80]!r}"
+        )
     found = tuple(Item(Fence.parse(text), signature or None) for text, signature in _ITEM.findall(value))
     if len({item.fence.resource for item in found}) < len(found):
         raise ValueError(f"the header {HEADER} has two fences of one resource: {value[:80]!r}")

@@ -85,7 +85,7 @@ MALFORMED = problem(
     "Malformed fencing token",
     f"the header {HEADER} must be a list of fences, each of another resource, of {MAX_HEADER} characters at most; "
     f"signatures are taken only where the middleware has keys (pass keys=[key] to it, or no key to the client), and no "
-    f"other parameters",
+    f"other parameters; a newer client? upgrade the service",
     {},
 )
 

@@ -19,7 +19,8 @@ MOST_KEYS = 2
 """The old and the new one, while they rotate."""
 
 _PURPOSE = "fencing-claim-1"
-"""Begins each text that is signed, so that a signature of another program under the same key is none of these."""
+"""Begins each text that is signed, and names its version. So no signature of another program, or of a later version
+that covers more, passes under the same key."""
 
 
 def check_key(key: object, name: str = "key") -> bytes:

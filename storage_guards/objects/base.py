@@ -6,12 +6,13 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fencing.kernel.admission import admit_claim, as_fence
+from fencing.kernel.admission import as_fence
 from fencing.kernel.effects import Plan
 from fencing.kernel.errors import OutcomeUnknown
 from fencing.kernel.fence import Fence, HasFence, Mark, check_resource
 from storage_guards.bounds import check_timeout, wait_seconds
 from storage_guards.continuity import Continuity
+from storage_guards.kept import admit_claim_at
 from storage_guards.objects.bodies import Body
 from storage_guards.objects.changes import Scope, Trail, plan_read, plan_seen, plan_seen_all
 from storage_guards.objects.collect import UploadFound, plan_collect
@@ -87,7 +88,7 @@ class ObjectGuard:
             seen = yield from plan_seen_all([self._scope(fence.resource) for fence in fences], deadline)
             read = dict(zip(fences, seen, strict=True))
             for fence in fences:
-                admit_claim(read[fence].mark, fence)
+                admit_claim_at(read[fence].kept, fence)
         for fence in fences:
             scope = self._scope_of(by_fence.get(fence, fence), fence, deadline.part(), None)
             yield from plan_claim(scope, fence, read.get(fence))

@@ -89,7 +89,7 @@ class Trail:
         check_mark(self.known.get(""), self.fence, mark, writes)
 
     def acknowledged(self, pointer: Pointer) -> None:
-        self.memory.remember(self.holder, self.fence, pointer.mark.seq, pointer.recent_writes[0])
+        self.memory.remember(self.holder, self.fence, pointer.kept.seq, pointer.recent_writes[0])
 
     def check_in_place(self, key: str, mark: Mark | None, writes: tuple[str, ...]) -> None:
         """Raise UnclaimedFence if an object that is written in place has forgotten something, or is gone."""
@@ -178,7 +178,8 @@ def seen_in(scope: Scope, found: Found | None, at: float) -> Seen:
         return Seen(None, CREATE, at)
     if found.size > MAX_POINTER_BYTES:
         raise GuardNotEnforceable(
-            f"the pointer of {scope.resource!r} has {found.size} bytes, so something else wrote it; repair it by hand"
+            f"the pointer of {scope.resource!r} has {found.size} bytes, more than this version writes: was it written "
+            f"by a newer one, or by something else? Upgrade, or repair it by hand"
         )
     return Seen(decode(found.data, scope.resource), found.version, at)
 

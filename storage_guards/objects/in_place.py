@@ -83,15 +83,22 @@ def plan_get(scope: Scope, key: str) -> Plan[StoredObject | None]:
         raise ValueError(
             f"{key!r} has {found.size} bytes, but get() reads at most {MOST_IN_PLACE}; read it with obstore"
         )
-    return StoredObject(key, found.data, found.modified, _mark(found.attributes), found.version, _writes(found))
+    return StoredObject(key, found.data, found.modified, _mark(key, found.attributes), found.version, _writes(found))
 
 
-def _mark(attributes: Mapping[str, str]) -> Mark | None:
-    match = _MARK.fullmatch(attributes.get(MARK, ""))
-    try:
-        return Mark(int(match[1]), match[2], int(match[3])) if match else None
-    except ValueError:
+def _mark(key: str, attributes: Mapping[str, str]) -> Mark | None:
+    text = attributes.get(MARK)
+    if text is None:
         return None
+    try:
+        if match := _MARK.fullmatch(text):
+            return Mark(int(match[1]), match[2], int(match[3]))
+    except ValueError:
+        pass
+    raise GuardNotEnforceable(
+        f"{key!r} has the metadata {MARK!r} in a form that this version does not know ({text!r:.80}): was it written "
+        f"by a newer version, or by something else? Upgrade, or put the object there again without them"
+    )
 
 
 def _writes(found: Found) -> tuple[str, ...]:
@@ -144,7 +151,8 @@ def plan_write(
             except Lost as error:
                 raise unavailable(scope, error) from error
             if (now and now.version) != (replacing and replacing.version):
-                hint = _late_put(scope, fence, key, now and _mark(now.attributes)) if versions_return else None
+                mark = now and _mark(key, now.attributes)
+                hint = _late_put(scope, fence, key, mark) if versions_return else None
                 raise StaleRead(resource=scope.resource, key=key, hint=hint)
         if deadline.over:
             break
@@ -204,7 +212,7 @@ def _plan_base(
     found: Found | None = replies[-1]
     if found is None:
         return None
-    return StoredObject(key, b"", found.modified, _mark(found.attributes), found.version, _writes(found))
+    return StoredObject(key, b"", found.modified, _mark(key, found.attributes), found.version, _writes(found))
 
 
 def _plan_put(
@@ -261,5 +269,7 @@ def plan_landed_in_place(scope: Scope, error: OutcomeUnknown, versions_return: b
         now = yield Get(error.key, 0, scope.seconds, head=True)
     except Lost as lost:
         raise unavailable(scope, lost, "the outcome is still open, ask again") from lost
+    if now is not None:
+        _mark(error.key, now.attributes)  # refuses what a newer version has written
     stored = () if now is None else _writes(now)
     return verdict_in_place(tuple(error.recent_writes.split()), stored, versions_return)

@@ -46,9 +46,10 @@ def may_still_land(writes: Sequence[str], unknown: OutcomeUnknown, now: Pointer 
         return now is None
     if now is None or tuple(older) != now.recent_writes[: KEPT_WRITES - 1]:
         return False
-    if now.mark.is_of(unknown.fence):
-        return now.mark.seq < unknown.seq
-    return now.mark.number < unknown.fence.number  # then it would have claimed as well
+    fence, mark = unknown.fence, now.mark
+    if mark is not None and mark.is_of(fence):
+        return mark.readers < fence.number and mark.seq < unknown.seq
+    return now.kept.newest < fence.number  # then it would have claimed as well
 
 
 def verdict_in_place(writes: Sequence[str], now: Sequence[str], versions_return: bool) -> bool | None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fencing.kernel.admission import admit_claim, admit_write
+from fencing.kernel.admission import admit_write
 from fencing.kernel.effects import Plan, Shielded
 from fencing.kernel.errors import FencingError, GuardUnavailable, OutcomeUnknown, StaleRead
 from fencing.kernel.fence import Fence, Mark
+from storage_guards.kept import admit_claim_at
 from storage_guards.objects import pointer as states
 from storage_guards.objects.batch import ABORT_SECONDS
 from storage_guards.objects.bodies import Body, restored
@@ -69,16 +70,16 @@ def plan_claim(scope: Scope, fence: Fence, seen: Seen | None = None) -> Plan[Non
     id_ = new_id()
 
     def decide(now: Pointer | None) -> Pointer:
-        mark = admit_claim(None if now is None else now.mark, fence)
+        mark = admit_claim_at(None if now is None else now.kept, fence)
         scope.check_continuity(now)
-        return now if now is not None and mark == now.mark else states.with_claim(now, fence, mark, id_, scope.now())
+        return now if now is not None and mark == now.kept else states.with_claim(now, fence, mark, id_, scope.now())
 
     def unknown(_: Pointer) -> FencingError:
         text = f"the object store did not answer about {scope.resource!r}; the claim may have happened; repeat it"
         return GuardUnavailable(text, resource=scope.resource)
 
     def landed(wanted: Pointer, now: Pointer | None) -> bool:
-        if now is None or not now.mark.is_of(fence):
+        if now is None or now.mark is None or not now.mark.is_of(fence):
             return False
         return wanted.recent_writes[0] in now.recent_writes  # otherwise another task has created it with this fence
 
@@ -233,8 +234,11 @@ def plan_delete(scope: Scope, fence: Fence, *, claim: bool) -> Plan[None]:
 
 
 def _admit(scope: Scope, now: Pointer | None, fence: Fence, claim: bool) -> Mark:
-    mark = None if now is None else now.mark
-    admitted = admit_write(admit_claim(mark, fence) if claim else mark, fence)
+    if claim:
+        mark: Mark | None = admit_claim_at(None if now is None else now.kept, fence)
+    else:
+        mark = None if now is None else now.mark
+    admitted = admit_write(mark, fence)
     scope.check_continuity(now)
     return admitted
 
@@ -243,7 +247,7 @@ def _plan_write(
     scope: Scope, fence: Fence, decide: Callable[[Pointer | None], Pointer], seen: Seen | None = None
 ) -> Plan[Pointer]:
     def unknown(wanted: Pointer) -> FencingError:
-        return OutcomeUnknown(fence=fence, seq=wanted.mark.seq, recent_writes=" ".join(wanted.recent_writes))
+        return OutcomeUnknown(fence=fence, seq=wanted.kept.seq, recent_writes=" ".join(wanted.recent_writes))
 
     def landed(wanted: Pointer, now: Pointer | None) -> bool | None:
         return verdict(wanted.recent_writes, now)
@@ -271,10 +275,10 @@ def plan_landed(scope: Scope, error: OutcomeUnknown) -> Plan[bool | None]:
         answer = verdict(writes, seen.pointer)
         if answer is not False or not may_still_land(writes, error, seen.pointer):
             return answer
-        if seen.pointer is not None and seen.pointer.mark.is_of(fence):
+        if seen.pointer is not None and seen.mark is not None and seen.mark.is_of(fence):
             other = states.with_next_seq(seen.pointer, scope.now())
         else:
-            other = states.with_claim(seen.pointer, fence, admit_claim(seen.mark, fence), new_id(), scope.now())
+            other = states.with_claim(seen.pointer, fence, admit_claim_at(seen.kept, fence), new_id(), scope.now())
         if (yield from plan_put(scope, seen, other, lambda _: False, still_open, deadline)) is True:
             return False
     raise still_open()

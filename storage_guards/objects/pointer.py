@@ -4,20 +4,28 @@ The object is only ever replaced under a condition. It is JSON with sorted keys,
 Version 1 is::
 
     {"format": "fencing-pointer/1", "resource": "orders:42",
-     "mark": {"number": 7, "token": "...", "seq": 3},
+     "mark": {"number": 7, "token": "...", "seq": 3, "readers": 0},
      "changed_at": "2026-01-31T12:00:00+00:00",
      "recent_writes": ["newest id", ..., "*the id that made the pointer"],
      "published": null or {"id": ..., "number": 7, "token": "...", "at": ...,
                            "objects": {name: {"key": ..., "size": 3}}},
-     "deleted": null or {"number": 7, "token": "...", "at": ...}}
+     "deleted": null or {"number": 7, "token": "...", "at": ...},
+     "done": {"floor": "", "keys": {}}}
 
-Keys are relative to the pointer's directory. Times are for people. ``(number, token, seq)`` never comes back, so the
-bytes of no two states are equal. Therefore an ETag that is a hash of the content is a true version.
+The keys of objects are relative to the pointer's directory. Times are for people. ``(number, token, seq, readers)``
+never comes back, so the bytes of no two states are equal. Therefore an ETag that is a hash of the content is a true
+version.
+
+``readers`` is the highest number of a reader. With the token ``""`` there is no holder yet, and ``number`` is that of
+a floor. ``done`` has keys that are done. No version writes more than the above there yet. Earlier pointers have
+neither ``readers`` nor ``done``. A change keeps all that is not its own. So no other member is accepted: it would be
+lost.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -25,9 +33,11 @@ from typing import Any
 
 from fencing.kernel.errors import GuardNotEnforceable
 from fencing.kernel.fence import MAX_SEQ, Fence, Mark, check_number, check_token
+from storage_guards.kept import NOTHING_DONE, DoneKeys, Kept, kept_mark, mark_of, members, newer_version, read_time
 from storage_guards.objects.keys import DataKey, check_name
 
 FORMAT = "fencing-pointer/1"
+_OTHER_VERSION = re.compile(r"fencing-pointer/[1-9][0-9]{0,8}")
 MAX_POINTER_BYTES = 2**20
 ROOM = 4096
 """Bytes that a publication leaves free, because later claims and ids make its pointer longer."""
@@ -77,14 +87,24 @@ class Deleted:
 
 @dataclass(frozen=True, slots=True)
 class Pointer:
-    """One state of a resource."""
+    """One state of a resource.
+
+    Args:
+        kept: its mark, or what stands in its place.
+    """
 
     resource: str
-    mark: Mark
+    kept: Kept
     changed_at: datetime
     recent_writes: tuple[str, ...]
     published: Published | None = None
     deleted: Deleted | None = None
+    done: DoneKeys = NOTHING_DONE
+
+    @property
+    def mark(self) -> Mark | None:
+        """The mark; None: there is no holder's yet."""
+        return mark_of(self.kept)
 
 
 # The states after a change. The rules of fencing.kernel have already admitted it, and gave the mark.
@@ -94,7 +114,7 @@ def with_claim(now: Pointer | None, fence: Fence, mark: Mark, id_: str, at: date
     """Return the state after a claim: another mark, the same data."""
     if now is None:
         return Pointer(fence.resource, mark, at, (CREATION + id_,))
-    return replace(now, mark=mark, changed_at=at)
+    return replace(now, kept=mark, changed_at=at)
 
 
 def with_publication(
@@ -102,22 +122,34 @@ def with_publication(
 ) -> Pointer:
     """Return the state after a publication."""
     new = Published(id_, fence.number, fence.token, at, dict(objects))
-    return Pointer(fence.resource, mark, at, _written(now, id_), published=new)
+    return _after_write(now, fence, mark, id_, at, published=new)
 
 
 def with_deletion(now: Pointer | None, fence: Fence, mark: Mark, id_: str, at: datetime) -> Pointer:
     """Return the state after a deletion: the mark stays, with a tombstone."""
     gone = Deleted(fence.number, fence.token, at)
-    return Pointer(fence.resource, mark, at, _written(now, id_), deleted=gone)
+    return _after_write(now, fence, mark, id_, at, deleted=gone)
 
 
 def with_next_seq(now: Pointer, at: datetime) -> Pointer:
     """Return the same state under the next seq. A put that was conditional on ``now`` can then never land."""
-    return replace(now, mark=replace(now.mark, seq=now.mark.seq + 1), changed_at=at)
+    assert isinstance(now.kept, Mark)
+    return replace(now, kept=replace(now.kept, seq=now.kept.seq + 1), changed_at=at)
 
 
-def _written(now: Pointer | None, id_: str) -> tuple[str, ...]:
-    return (CREATION + id_,) if now is None else (id_, *now.recent_writes)[:KEPT_WRITES]
+def _after_write(
+    now: Pointer | None,
+    fence: Fence,
+    mark: Mark,
+    id_: str,
+    at: datetime,
+    published: Published | None = None,
+    deleted: Deleted | None = None,
+) -> Pointer:
+    if now is None:
+        return Pointer(fence.resource, mark, at, (CREATION + id_,), published, deleted)
+    writes = (id_, *now.recent_writes)[:KEPT_WRITES]
+    return replace(now, kept=mark, changed_at=at, recent_writes=writes, published=published, deleted=deleted)
 
 
 # To bytes, and back
@@ -132,7 +164,8 @@ def encode(pointer: Pointer, room: int = 0) -> bytes:
     new, gone = pointer.published, pointer.deleted
     if new is not None and len(new.objects) > MAX_OBJECTS:
         raise ValueError(f"a publication has at most {MAX_OBJECTS} objects, not {len(new.objects)}; pack some together")
-    mark = {"number": pointer.mark.number, "token": pointer.mark.token, "seq": pointer.mark.seq}
+    kept = pointer.kept
+    mark = {"number": kept.number, "token": kept.token, "seq": kept.seq, "readers": kept.readers}
     shown = {
         "format": FORMAT,
         "resource": pointer.resource,
@@ -148,6 +181,7 @@ def encode(pointer: Pointer, room: int = 0) -> bytes:
             "objects": {name: {"key": entry.key, "size": entry.size} for name, entry in new.objects.items()},
         },
         "deleted": gone and {"number": gone.number, "token": gone.token, "at": gone.at.isoformat()},
+        "done": pointer.done.shown(),
     }
     data = json.dumps(shown, sort_keys=True, indent=1).encode()
     most = MAX_POINTER_BYTES - room
@@ -162,49 +196,61 @@ def decode(data: bytes, resource: str) -> Pointer:
     """Read a pointer back, and check all of it.
 
     Raises:
-        GuardNotEnforceable: it is no pointer, or of another format or resource.
+        GuardNotEnforceable: it is of a newer version, or no pointer of this resource.
     """
     try:
-        return _decode(json.loads(data), resource)
+        shown = json.loads(data)
+        if shown["format"] != FORMAT:
+            if _OTHER_VERSION.fullmatch(shown["format"]):
+                raise newer_version(f"the pointer of {resource!r}", shown["format"])
+            raise ValueError(f"its format is {shown['format']!r}")
+        return _decode(shown, resource)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise GuardNotEnforceable(
-            f"the pointer of {resource!r} is not in the format {FORMAT} ({_brief(error)}): was it written by a newer "
-            f"version, or by something else? Upgrade, or repair it by hand; deleting it would drop the mark"
+            f"the pointer of {resource!r} is damaged, or something else wrote it: it is not in the format {FORMAT} "
+            f"({_brief(error)}); restore it with its data, or repair it by hand; deleting it would drop the mark"
         ) from error
 
 
+_MEMBERS = ("format", "resource", "mark", "changed_at", "recent_writes", "published", "deleted")
+_NOTHING_DONE = NOTHING_DONE.shown()
+
+
 def _decode(shown: Any, resource: str) -> Pointer:
-    if shown["format"] != FORMAT:
-        raise ValueError(f"its format is {shown['format']!r}")
-    if shown["resource"] != resource:
+    _, of, mark, changed_at, writes, new, gone, done = members(shown, *_MEMBERS, done=_NOTHING_DONE)
+    if of != resource:
         raise ValueError("it is of another resource")
-    mark = Mark(shown["mark"]["number"], shown["mark"]["token"], shown["mark"]["seq"])
-    if mark.seq > MAX_SEQ // 2:
+    kept = kept_mark(*members(mark, "number", "token", "seq", readers=0))
+    if kept.seq > MAX_SEQ // 2:
         raise ValueError("its seq leaves no room for writes")
-    writes = shown["recent_writes"]
     if not isinstance(writes, list) or not 1 <= len(writes) <= KEPT_WRITES or not all(map(_is_id, writes)):
         raise ValueError("its recent_writes are no list of ids")
-    new, gone = shown["published"], shown["deleted"]
     return Pointer(
         resource,
-        mark,
-        _time(shown["changed_at"]),
+        kept,
+        read_time(changed_at),
         tuple(writes),
         None if new is None else _published(new),
-        None if gone is None else Deleted(check_number(gone["number"]), check_token(gone["token"]), _time(gone["at"])),
+        None if gone is None else _deleted(gone),
+        DoneKeys.read(done),
     )
 
 
 def _published(shown: Any) -> Published:
-    if not _is_id(shown["id"]) or not isinstance(shown["objects"], dict) or len(shown["objects"]) > MAX_OBJECTS:
+    id_, number, token, at, objects = members(shown, "id", "number", "token", "at", "objects")
+    if not _is_id(id_) or not isinstance(objects, dict) or len(objects) > MAX_OBJECTS:
         raise ValueError("its publication is malformed")
-    objects = {check_name(name): _entry(entry) for name, entry in shown["objects"].items()}
-    number, token = check_number(shown["number"]), check_token(shown["token"])
-    return Published(shown["id"], number, token, _time(shown["at"]), objects)
+    entries = {check_name(name): _entry(entry) for name, entry in objects.items()}
+    return Published(id_, check_number(number), check_token(token), read_time(at), entries)
+
+
+def _deleted(shown: Any) -> Deleted:
+    number, token, at = members(shown, "number", "token", "at")
+    return Deleted(check_number(number), check_token(token), read_time(at))
 
 
 def _entry(shown: Any) -> Entry:
-    key, size = shown["key"], shown["size"]
+    key, size = members(shown, "key", "size")
     if not isinstance(key, str) or DataKey.parse(key) is None or type(size) is not int or size < 0:
         raise ValueError("an object in it is malformed")
     return Entry(key, size)
@@ -212,13 +258,6 @@ def _entry(shown: Any) -> Entry:
 
 def _is_id(text: object) -> bool:
     return isinstance(text, str) and 8 <= len(text) <= 64 and text.isascii() and text.isprintable() and " " not in text
-
-
-def _time(text: Any) -> datetime:
-    time = datetime.fromisoformat(text)
-    if time.tzinfo is None:
-        raise ValueError("a time in it has no zone")
-    return time
 
 
 def _brief(error: Exception) -> str:

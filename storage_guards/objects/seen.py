@@ -6,6 +6,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from fencing.kernel.fence import Fence, Mark
+from storage_guards.kept import Kept
 from storage_guards.objects.pointer import Pointer
 from storage_guards.objects.requests import Condition, Version
 
@@ -25,6 +26,10 @@ class Seen:
     at: float
 
     @property
+    def kept(self) -> Kept | None:
+        return None if self.pointer is None else self.pointer.kept
+
+    @property
     def mark(self) -> Mark | None:
         return None if self.pointer is None else self.pointer.mark
 
@@ -42,7 +47,9 @@ class StoredPointers:
     def put(self, seen: Seen) -> None:
         if seen.pointer is None or seen.condition == Version(None, None):  # a reply may have no version
             return
-        resource, mark = seen.pointer.resource, seen.pointer.mark
+        resource, mark = seen.pointer.resource, seen.mark
+        if mark is None:  # no holder has made it, so no holder takes it
+            return
         before = self._stored.get(resource)
         known = before.mark if isinstance(before, Seen) else before
         if known is not None and (known.number, known.token) == (mark.number, mark.token):
@@ -61,8 +68,8 @@ class StoredPointers:
 
     def refuse(self, seen: Seen) -> None:
         """Remember no more states with this mark: it was stale once, so others write under the same fence."""
-        if seen.pointer is not None:
-            self._replace(seen.pointer.resource, seen.pointer.mark)
+        if seen.pointer is not None and seen.mark is not None:
+            self._replace(seen.pointer.resource, seen.mark)
 
     def _replace(self, resource: str, stored: Seen | Mark) -> None:
         self._stored.pop(resource, None)

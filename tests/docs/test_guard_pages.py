@@ -11,6 +11,7 @@ from sqlalchemy import text
 
 from examples.servers import RedisServer
 from fencing import StaleFence
+from storage_guards.files.content import decode
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -44,6 +45,14 @@ def test_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert names["guard"].read("settings") == b"theme = green\n"
     assert names["north"] == b"1,2\n"
     names["coordinator"].close()
+
+
+def test_the_pointer_file_is_as_shown() -> None:
+    page = (ROOT / "docs" / "guards" / "files.md").read_text("utf-8")
+    [shown] = re.findall(r"```text\n(fencing .*?)```", page, re.DOTALL)
+    content = decode(shown.encode(), "current")
+    assert content.encode().decode() == shown
+    assert (content.resource, content.kept.seq, content.data) == ("settings", 2, b"theme = blue\n")
 
 
 def test_whose_job_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

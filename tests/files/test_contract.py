@@ -35,7 +35,7 @@ class TestFileGuard(GuardContract):
     def write_unguarded(self, resource: str, value: int) -> None:
         path = Path(io.path_of(str(self.folder), resource))
         path.mkdir(exist_ok=True)
-        found = io.load(str(path)) or Content(Fence(resource, 1, "0" * 22), Mark(1, "0" * 22), ())
+        found = io.load(str(path)) or Content(resource, Mark(1, "0" * 22), ())
         new = path / f"unguarded-{threading.get_ident()}"
         new.write_bytes(replace(found, data=b"%d" % value).encode())
         new.replace(path / "current")

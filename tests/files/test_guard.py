@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 import subprocess
@@ -18,6 +19,7 @@ from fencing import (
     Fence,
     GuardNotEnforceable,
     GuardUnavailable,
+    Mark,
     OutcomeUnknown,
     StaleFence,
     UnclaimedFence,
@@ -391,9 +393,10 @@ def test_a_frozen_holder_keeps_others_out_until_it_is_killed(side: Side, new_gua
 
 def test_the_pointer_file_can_be_read_by_people(tmp_path: Path) -> None:
     FileGuard(tmp_path).write(MINE, b"1", claim=True)
-    head, _, kind, data = (place(tmp_path) / "current").read_bytes().split(b"\n")
-    assert (head, kind, data) == (f"fencing 1 {MINE} 1".encode(), b"data", b"1")
-    assert content.decode((place(tmp_path) / "current").read_bytes(), "x").mark.seq == 1
+    head, _, kind, done, data = (place(tmp_path) / "current").read_bytes().split(b"\n")
+    assert (head, kind, data) == (f"fencing 1 {MINE} 1 0".encode(), b"data", b"1")
+    assert json.loads(done) == {"floor": "", "keys": {}}
+    assert content.decode((place(tmp_path) / "current").read_bytes(), "x").mark == Mark(5, MINE.token, 1)
 
 
 @pytest.mark.parametrize("then", ["nothing", "another claims"])

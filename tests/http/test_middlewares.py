@@ -58,14 +58,15 @@ def put(service: Service, fence: Fence, *headers: str, **parameters: str) -> Raw
 def test_a_claimed_fence_writes(service: Service) -> None:
     fence = new_fence()
     answered = ask(service, "POST", CLAIMS, header_of(fence))
-    assert (answered.status, answered.json) == (200, {"claimed": {fence.resource: 5}})
+    assert (answered.status, answered.json) == (200, {"version": 1, "claimed": {fence.resource: 5}})
     assert put(service, fence).status == 200
     assert service.value(fence.resource) == 1
     mark = service.mark(fence.resource)
     assert mark is not None
     assert mark.is_of(fence)
     answered = ask(service, "GET", f"{CLAIMS}?resource={fence.resource}")
-    assert (answered.status, answered.json) == (200, {"resource": fence.resource, "number": 5, "seq": 1})
+    found = {"version": 1, "resource": fence.resource, "number": 5, "seq": 1, "readers": 0}
+    assert (answered.status, answered.json) == (200, found)
 
 
 def test_a_stale_fence_is_412_everywhere(service: Service) -> None:
@@ -124,7 +125,8 @@ def test_a_header_sent_twice(services: Callable[[str], Service], kind: str) -> N
     service = services(kind)
     first, second = new_fence(), new_fence()
     assert ask(service, "POST", CLAIMS, header_of(first), header_of(second)).json == {
-        "claimed": {first.resource: 5, second.resource: 5}
+        "version": 1,
+        "claimed": {first.resource: 5, second.resource: 5},
     }
     newer = Fence(first.resource, 6, "c" * 22)
     for twice in ((header_of(first), header_of(first)), (header_of(first), header_of(newer))):
@@ -253,7 +255,7 @@ class TestInMemory(Contract):
         headers = [(b"fencing-token", header_of(fence).encode())]
         scope = {"type": "http", "method": "POST", "path": CLAIMS, "query_string": b"", "headers": headers}
         self.call(FencingMiddleware(app, guard), scope, None, send)
-        assert seen == [200, b'{"claimed": {"%s": 5}}' % fence.resource.encode()]
+        assert seen == [200, b'{"version": 1, "claimed": {"%s": 5}}' % fence.resource.encode()]
         assert self.call(guard.mark, fence.resource).is_of(fence)
         seen.clear()
         self.call(FencingMiddleware(app, guard, claims_path=None), scope, None, send)

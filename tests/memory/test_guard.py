@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
-from fencing.kernel.errors import GuardUnavailable
-from fencing.kernel.fence import Fence
+from fencing.kernel.errors import GuardUnavailable, StaleFence
+from fencing.kernel.fence import Fence, Mark
+from fencing.locks.plans import number_to_exceed
 from storage_guards import AsyncMemoryGuard, MemoryGuard
+from tests.support.sides import Side
 
 MINE = Fence("orders:1", 5, "a" * 22)
 OTHER = Fence("orders:2", 5, "b" * 22)
@@ -101,3 +103,32 @@ def test_the_data_are_a_snapshot() -> None:
     before = guard.data
     guard.write(MINE, "x", 1, claim=True)
     assert (dict(before), dict(guard.data)) == ({}, {"x": 1})
+
+
+# A reader was admitted: no coordinator of this version makes one, so the tests put its number into the mark.
+
+
+@pytest.mark.parametrize("claim", [False, True])
+def test_a_newer_reader_shuts_out_an_older_holder(side: Side, claim: bool) -> None:
+    guard: Any = AsyncMemoryGuard() if side.asynchronous else MemoryGuard()
+    guard._marks[MINE.resource] = Mark(5, MINE.token, 2, 7)
+    stale = side.expect(StaleFence, guard.claim, MINE)
+    assert (stale.mark, number_to_exceed(stale)) == (Mark(5, MINE.token, 2, 7), 7)
+    side.expect(StaleFence, guard.write, MINE, "x", 1, claim=claim)
+    side.expect(StaleFence, guard.claim, Fence(MINE.resource, 7, "n" * 22))
+    assert side.call(guard.mark, MINE.resource) == Mark(5, MINE.token, 2, 7)
+    assert not guard.data
+
+
+@pytest.mark.parametrize("claim", [False, True])
+def test_claims_and_writes_keep_the_readers(side: Side, claim: bool) -> None:
+    guard: Any = AsyncMemoryGuard() if side.asynchronous else MemoryGuard()
+    newer = Fence(MINE.resource, 8, "n" * 22)
+    guard._marks[MINE.resource] = Mark(5, MINE.token, 2, 7)
+    if not claim:
+        side.call(guard.claim, newer)
+    side.call(guard.write, newer, "x", 1, claim=claim)
+    side.call(guard.claim, newer, OTHER)
+    assert side.call(guard.mark, MINE.resource) == Mark(8, newer.token, 1, 7)
+    side.call(guard.claim, Fence(MINE.resource, 9, "o" * 22))
+    assert side.call(guard.mark, MINE.resource) == Mark(9, "o" * 22, 0, 7)

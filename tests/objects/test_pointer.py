@@ -60,7 +60,7 @@ def test_other_tools_can_read_it() -> None:
     assert json.loads(encode(example())) == {
         "format": "fencing-pointer/1",
         "resource": "orders:1",
-        "mark": {"number": 7, "token": "a" * 22, "seq": 2},
+        "mark": {"number": 7, "token": "a" * 22, "seq": 2, "readers": 0},
         "changed_at": "2026-01-31T12:00:00+00:00",
         "recent_writes": [an_id(2), "*" + an_id(1)],
         "published": {
@@ -71,6 +71,7 @@ def test_other_tools_can_read_it() -> None:
             "objects": {"ä": {"key": entry("ä").key, "size": 3}},
         },
         "deleted": None,
+        "done": {"floor": "", "keys": {}},
     }
 
 
@@ -131,6 +132,9 @@ def test_it_is_bounded() -> None:
         encode(write(None, MINE, 1, {f"{number:04d}" + "ä" * 500: entry() for number in range(1000)}))
 
 
+DONE = {"number": 7, "at": "2026-01-31T12:00:00+00:00"}
+
+
 def broken(change: Any) -> bytes:
     shown = json.loads(encode(example()))
     change(shown)
@@ -141,7 +145,9 @@ def broken(change: Any) -> bytes:
     "data",
     [
         b"", b"{}", b"[]", b"null", b"7", b"\xff", b"[" * 100_000, b'{"format": "fencing-pointer/1"}',
-        broken(lambda it: it.update(format="fencing-pointer/2")),
+        broken(lambda it: it.update(format="fencing-pointer/0")),
+        broken(lambda it: it.update(format=2)),
+        broken(lambda it: it.update(other=1)),
         broken(lambda it: it.update(resource="orders:2")),
         broken(lambda it: it["mark"].update(number=0)),
         broken(lambda it: it["mark"].update(number=2**53)),
@@ -150,6 +156,30 @@ def broken(change: Any) -> bytes:
         broken(lambda it: it["mark"].update(seq=-1)),
         broken(lambda it: it["mark"].update(seq=2**63 - 1)),
         broken(lambda it: it["mark"].update(token="short")),
+        broken(lambda it: it["mark"].update(readers=-1)),
+        broken(lambda it: it["mark"].update(readers=2**53)),
+        broken(lambda it: it["mark"].update(readers=None)),
+        broken(lambda it: it["mark"].update(readers=True)),
+        broken(lambda it: it["mark"].update(other=1)),
+        broken(lambda it: it["mark"].update(token="")),  # with a seq
+        broken(lambda it: it["mark"].update(token="", seq=0, number=-1)),
+        broken(lambda it: it["mark"].update(token="", seq=0, number=None)),
+        broken(lambda it: it["mark"].update(token="", seq=False)),
+        broken(lambda it: it["mark"].update(token=None)),
+        broken(lambda it: it.update(done=None)),
+        broken(lambda it: it.update(done={"floor": ""})),
+        broken(lambda it: it.update(done={"floor": "", "keys": {}, "other": 1})),
+        broken(lambda it: it["done"].update(floor=None)),
+        broken(lambda it: it["done"].update(floor="ä" * 128)),
+        broken(lambda it: it["done"].update(keys=[])),
+        broken(lambda it: it["done"].update(keys={"": DONE})),
+        broken(lambda it: it["done"].update(keys={"ä" * 128: DONE})),
+        broken(lambda it: it["done"].update(keys={"\ud800": DONE})),
+        broken(lambda it: it["done"].update(keys={f"{number}": DONE for number in range(101)})),
+        broken(lambda it: it["done"].update(keys={"x": {"number": 7}})),
+        broken(lambda it: it["done"].update(keys={"x": {**DONE, "number": 0}})),
+        broken(lambda it: it["done"].update(keys={"x": {**DONE, "at": "2026-01-31T12:00:00"}})),
+        broken(lambda it: it["done"].update(keys={"x": {**DONE, "other": 1}})),
         broken(lambda it: it.update(mark=None)),
         broken(lambda it: it.update(recent_writes=[])),
         broken(lambda it: it.update(recent_writes=["two words"])),
@@ -162,14 +192,23 @@ def broken(change: Any) -> bytes:
         broken(lambda it: it["published"]["objects"].update(x={"key": "data/x", "size": 1})),
         broken(lambda it: it["published"]["objects"].update(x={"key": entry().key, "size": -1})),
         broken(lambda it: it["published"]["objects"].update(x=None)),
+        broken(lambda it: it["published"]["objects"].update(x={"key": entry().key, "size": 1, "other": 1})),
+        broken(lambda it: it["published"].update(other=1)),
         broken(lambda it: it["published"]["objects"].update({"": {"key": entry().key, "size": 1}})),
         broken(lambda it: it.update(deleted={"number": 7})),
+        broken(lambda it: it.update(deleted={"number": 7, "token": "a" * 22, "at": DONE["at"], "other": 1})),
         broken(lambda it: it.pop("deleted")),
     ],
 )  # fmt: skip
 def test_unknown_content_is_refused(data: bytes) -> None:
-    with pytest.raises(GuardNotEnforceable, match="fencing-pointer/1"):
+    with pytest.raises(GuardNotEnforceable, match=r"is damaged, or something else wrote it: .*fencing-pointer/1"):
         decode(data, "orders:1")
+
+
+@pytest.mark.parametrize("found", ["fencing-pointer/2", "fencing-pointer/10"])
+def test_a_newer_version_is_named_whatever_else_it_has(found: str) -> None:
+    with pytest.raises(GuardNotEnforceable, match=f"written by a newer version .*{found}.*; upgrade this one"):
+        decode(json.dumps({"format": found}).encode(), "orders:1")
 
 
 def test_random_damage_is_refused_or_read_as_what_it_says() -> None:
@@ -190,7 +229,7 @@ def test_random_damage_is_refused_or_read_as_what_it_says() -> None:
 
 
 def unknown(wanted: Pointer, fence: Fence = MINE) -> OutcomeUnknown:
-    return OutcomeUnknown(fence=fence, seq=wanted.mark.seq, recent_writes=" ".join(wanted.recent_writes))
+    return OutcomeUnknown(fence=fence, seq=wanted.kept.seq, recent_writes=" ".join(wanted.recent_writes))
 
 
 @pytest.mark.thorough
@@ -207,10 +246,10 @@ def test_the_verdict_against_random_histories() -> None:
         state = wanted if happened else base
         for _ in range(chance.randrange(20)):
             if state is None or chance.random() < 0.2:
-                fence = Fence("orders:1", (state.mark.number if state else 7) + 1, "c" * 22)
+                fence = Fence("orders:1", (state.kept.number if state else 7) + 1, "c" * 22)
                 state = with_claim(state, fence, Mark(fence.number, fence.token), an_id(500), NOW)
             else:
-                state = write(state, Fence("orders:1", state.mark.number, state.mark.token), number := number + 1)
+                state = write(state, Fence("orders:1", state.kept.number, state.kept.token), number := number + 1)
         said = verdict(wanted.recent_writes, state)
         assert said in (happened, None), seed
         if state == base:

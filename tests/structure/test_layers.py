@@ -140,6 +140,7 @@ ROOMS = {
     "storage_guards.bounds": Room((KERNEL,)),
     "storage_guards.blocks": Room((KERNEL,)),
     "storage_guards.continuity": Room((KERNEL,)),
+    "storage_guards.kept": Room((KERNEL,)),
     "storage_guards.sending": Room((KERNEL,)),
     "storage_guards.memory": Room((KERNEL, "storage_guards.blocks", "storage_guards.bounds")),
     "storage_guards.testing": Room((KERNEL, "fencing.testing.contract"), ("pytest",)),
@@ -150,12 +151,12 @@ ROOMS = {
         ("sqlalchemy", "psycopg"),
     ),
     "storage_guards.psycopg": Room((KERNEL, "fencing.sql.errors", *SHARED, "storage_guards.sql"), ("psycopg",)),
-    "storage_guards.objects": Room((KERNEL, *SHARED), ("obstore",)),
+    "storage_guards.objects": Room((KERNEL, *SHARED, "storage_guards.kept"), ("obstore",)),
     "storage_guards.redis": Room((*REDIS_CLIENT, *SHARED), ("redis",)),
     "storage_guards.redis.clients": Room(
         (*REDIS_CONNECTIONS, "fencing.redis.connection_factory"), ("redis",)
     ),  # no second client of a Cluster
-    "storage_guards.files": Room((KERNEL, *SHARED)),
+    "storage_guards.files": Room((KERNEL, *SHARED, "storage_guards.kept")),
     "storage_guards.http": Room((KERNEL,)),
     **dict.fromkeys(
         HTTP_CLIENT,

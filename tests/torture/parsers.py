@@ -14,7 +14,7 @@ import string
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypeVar
 
@@ -35,6 +35,7 @@ from storage_guards.http.claims import ReadMark, plan_answer
 from storage_guards.http.header import items
 from storage_guards.http.problems import UNKNOWN_TOKEN, Problem, error_of
 from storage_guards.http.screening import Screening
+from storage_guards.kept import NOTHING_DONE, Done, DoneKeys, Kept, NoHolder
 from storage_guards.objects import pointer
 from storage_guards.objects.keys import DataKey, Directory
 from storage_guards.psycopg import sources
@@ -257,15 +258,24 @@ def _pointer(chance: random.Random) -> pointer.Pointer:
             objects = {name: pointer.Entry(key, chance.randrange(10**12)) for name, key in keys.items()}
             state = pointer.with_publication(state, fence, mark, _id(chance), NOW, objects)
     assert state is not None
-    return state
+    if chance.random() < 0.2:
+        state = replace(state, kept=NoHolder(chance.randrange(5), chance.randrange(5)))
+    return replace(state, done=_done(chance))
+
+
+def _done(chance: random.Random) -> DoneKeys:
+    keys = {_name(chance): Done(chance.randint(1, 9), NOW) for _ in range(chance.choice((0, 0, 2)))}
+    return DoneKeys(chance.choice(("", "2026-11-23", "ä")), keys) if chance.random() < 0.5 else NOTHING_DONE
 
 
 def _content(chance: random.Random) -> content.Content:
     writes = tuple(_id(chance) for _ in range(chance.randrange(4)))
     folders = tuple(_id(chance) for _ in range(chance.randrange(3)))
     data = chance.choice((None, b"", b"a\n\nb", chance.randbytes(20)))
-    fence = _fence(chance)
-    return content.Content(fence, Mark(fence.number, fence.token, chance.randrange(2**63)), writes, folders, data)
+    fence, readers = _fence(chance), chance.choice((0, 5))
+    mark: Kept = Mark(fence.number, fence.token, chance.randrange(2**63), readers)
+    kept = NoHolder(chance.randrange(5), readers) if chance.random() < 0.2 else mark
+    return content.Content(fence.resource, kept, writes, folders, data, _done(chance))
 
 
 def _key(chance: random.Random) -> DataKey:
