@@ -57,12 +57,14 @@ class Entry:
     Args:
         key: of its bytes, relative to the directory of its resource. Nothing is ever written there again.
         size: in bytes.
+        sha256: of its bytes, 64 hexadecimal digits. Empty: not known. No version makes it yet; it is carried over.
     """
 
     __module__ = "storage_guards"
 
     key: str
     size: int
+    sha256: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +180,7 @@ def encode(pointer: Pointer, room: int = 0) -> bytes:
             "number": new.number,
             "token": new.token,
             "at": new.at.isoformat(),
-            "objects": {name: {"key": entry.key, "size": entry.size} for name, entry in new.objects.items()},
+            "objects": {name: _shown(entry) for name, entry in new.objects.items()},
         },
         "deleted": gone and {"number": gone.number, "token": gone.token, "at": gone.at.isoformat()},
         "done": pointer.done.shown(),
@@ -249,11 +251,21 @@ def _deleted(shown: Any) -> Deleted:
     return Deleted(check_number(number), check_token(token), read_time(at))
 
 
+def _shown(entry: Entry) -> dict[str, Any]:
+    shown = {"key": entry.key, "size": entry.size}
+    return {**shown, "sha256": entry.sha256} if entry.sha256 else shown
+
+
 def _entry(shown: Any) -> Entry:
-    key, size = members(shown, "key", "size")
+    key, size, sha256 = members(shown, "key", "size", sha256="")
     if not isinstance(key, str) or DataKey.parse(key) is None or type(size) is not int or size < 0:
         raise ValueError("an object in it is malformed")
-    return Entry(key, size)
+    if "sha256" in shown and (not isinstance(sha256, str) or not _is_sha256(sha256)):
+        raise ValueError("the sha256 of an object in it is malformed")
+    return Entry(key, size, sha256)
+
+
+_is_sha256 = re.compile("[0-9a-f]{64}").fullmatch
 
 
 def _is_id(text: object) -> bool:

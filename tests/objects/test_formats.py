@@ -21,6 +21,7 @@ from storage_guards.objects.pointer import (
     decode,
     encode,
     with_deletion,
+    with_next_seq,
     with_publication,
 )
 from tests.support.formats import unchanged
@@ -421,3 +422,15 @@ def test_an_object_in_place_of_another_form_is_refused_and_stays(desk: Desk, tex
         refused = desk.side.expect(GuardNotEnforceable, method, *arguments)
         assert "was it written by a newer version, or by something else? Upgrade, or" in str(refused)
     assert (bytes(desk.store.get(KEY).bytes()), metadata(desk)) == (b"new", attributes)
+
+
+def test_a_hash_is_carried_over() -> None:
+    """No version makes one yet. A later one keeps it beside the key and the size."""
+    hashed = replace(PUBLISHED.published, objects={"a": Entry(DATA_KEY, 3, "0f" * 32)})  # type: ignore[type-var]
+    stored = encode(replace(PUBLISHED, published=hashed))
+    assert b'"sha256": "' + b"0f" * 32 + b'",\n    "size": 3' in stored
+    found = decode(stored, R)
+    assert encode(with_next_seq(found, NOW)) == stored.replace(b'"seq": 1', b'"seq": 2')
+    for bad in (b'"sha256": ""', b'"sha256": "x"', b'"sha256": null', b'"sha256": "' + b"0F" * 32 + b'"'):
+        with pytest.raises(GuardNotEnforceable, match="the sha256 of an object in it is malformed"):
+            decode(stored.replace(b'"sha256": "' + b"0f" * 32 + b'"', bad), R)
