@@ -8,9 +8,9 @@ from psycopg.abc import PQGen
 
 from storage_guards.psycopg.statements import ROLLBACK, AnyConnection, MarkAccess, opening_of
 from storage_guards.psycopg.wire import all_rows, ask, perform
-from storage_guards.sql.plans import Plan
+from storage_guards.sql.plans import Plan, plan_facts
 from storage_guards.sql.schema import POSTGRESQL_VISIBLE_TABLES, read_visible_tables
-from storage_guards.sql.verify import VerifyReport, assess_postgresql, postgresql_facts
+from storage_guards.sql.verify import VerifyReport, assess_postgresql
 
 T = TypeVar("T")
 
@@ -40,14 +40,11 @@ def located(connection: AnyConnection, access: MarkAccess, plan: Plan[T], second
 
 
 def verify(connection: AnyConnection, access: MarkAccess, seconds: float) -> PQGen[VerifyReport]:
-    """Look up the mark table anew, ask for the facts, and assess them."""
-    yield from locate(connection, access, seconds)
-    opening, _ = opening_of(connection, seconds, idle=False)
-    results = yield from ask(connection, [opening, postgresql_facts(access.texts.schema), ROLLBACK])
+    """Ask for the facts, and assess them."""
+    schema, facts = yield from perform(connection, access, plan_facts(access.choice), seconds)
     info = connection.info
-    facts = all_rows(connection, results[-2])[0][0] or ""
     parameters = None if info.host.startswith("/") else info.get_parameters()
-    return assess_postgresql(facts, access.texts.schema, pid=info.backend_pid, parameters=parameters)
+    return assess_postgresql(facts, schema, pid=info.backend_pid, parameters=parameters)
 
 
 def execute(connection: AnyConnection, statement: str, question: str, seconds: float) -> PQGen[list[str]]:

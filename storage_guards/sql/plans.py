@@ -30,6 +30,7 @@ from storage_guards.sql.pruning import (
 )
 from storage_guards.sql.schema import Choice
 from storage_guards.sql.table import DONE_TABLE, TABLES, create_table
+from storage_guards.sql.verify import postgresql_facts
 
 T = TypeVar("T")
 Row = Sequence[Any]
@@ -281,6 +282,14 @@ def plan_create(choice: Choice, lock: Sequence[str] = ()) -> Plan[None]:
 
 def _floor(number: int) -> Statement:
     return Statement("make_floor", FLOOR, number, write=new_id())
+
+
+def plan_facts(choice: Choice) -> Plan[tuple[str, str]]:
+    """Look up the mark table anew, and ask PostgreSQL for the facts of ``verify``. Return its schema, and the facts."""
+    [visible] = yield Ask([Statement("visible_tables")], begins=True, ends="ROLLBACK")
+    schema = choice.of(visible)
+    [facts] = yield Ask([postgresql_facts(schema)], begins=True, ends="ROLLBACK", schema=schema)
+    return schema, facts[0][0]
 
 
 def plan_prune(pruning: Pruning, batch: Callable[[Pruning], Plan[Batch]]) -> Plan[int]:

@@ -9,12 +9,12 @@ from sqlalchemy import Connection, TextClause, text
 
 from fencing.sql.dialects import PostgreSQL
 from storage_guards.sql.outcome import TABLE, Admitted
-from storage_guards.sql.plans import Batch, Plan, plan_batch, plan_create
+from storage_guards.sql.plans import Batch, Plan, plan_batch, plan_create, plan_facts
 from storage_guards.sql.pruning import Pruning, on_postgresql
 from storage_guards.sql.schema import POSTGRESQL_VISIBLE_TABLES, VisibleTables, quoted, read_visible_tables
 from storage_guards.sql.sockets import is_readable
 from storage_guards.sql.statements import LOCK_CREATION, calls_in, enforced_in, statements_on
-from storage_guards.sql.verify import VerifyReport, assess_postgresql, postgresql_facts
+from storage_guards.sql.verify import VerifyReport, assess_postgresql
 from storage_guards.sqlalchemy.marks import Located, Marks
 from storage_guards.sqlalchemy.table import Prepared, prepare, tables_of
 
@@ -59,9 +59,7 @@ class PostgreSQLMarks(Marks):
         return bool(connection.execute(_IS_SAME_TRANSACTION, {"transaction": admitted.transaction}).scalar())
 
     def verify(self, connection: Connection) -> VerifyReport:
-        self._located = located = self._statements_in(self._choice.of(self._visible_tables(connection)))
-        schema = located.schema
-        facts = connection.exec_driver_sql(postgresql_facts(schema)).scalar_one()
+        schema, facts = self.perform(connection, plan_facts(self._choice))
         self.require_open(connection)
         driver: Any = connection.connection.driver_connection
         if not PostgreSQL.is_psycopg(connection):
