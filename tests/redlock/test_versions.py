@@ -98,6 +98,17 @@ def test_nodes_that_a_newer_version_has_admitted_are_refused_and_stay(
     assert side.call(lease.release) is True
 
 
+def test_one_node_of_a_newer_version_is_one_that_does_not_answer(fresh_nodes: FreshNodes) -> None:
+    nodes = fresh_nodes(longest_ttl=60.0)
+    newer: Any = nodes.servers[0].client()
+    newer.set(MEMBER, NEWER)
+    before = kept([newer])
+    with nodes.coordinator(Side(False)).hold("r", timeout=60) as lease:
+        assert lease.held
+    assert kept([newer]) == before
+    assert newer.exists("r") == 0
+
+
 def test_a_holder_that_has_released_and_stays_is_shown(side: Side, redlock_nodes: RedlockNodes) -> None:
     """A later version leaves a lock taken for a while, although its holder has released it. A renewal keeps that."""
     name = "newer:released"
