@@ -301,6 +301,7 @@ _HINTS = {  # Redis 6.2 has such words in the middle of the text
     "can't run this": _NO_RIGHT,  # within a script
     "No permissions": _NO_RIGHT,  # to a key
     "can't access": _NO_RIGHT,
+    "FENCING the ": "; it is damaged, or of a newer version of this library: then upgrade this program",
 }
 
 

@@ -279,6 +279,7 @@ class RedisPlans(Backend):
             held_for=_number(reply, 2) / 1000 if ours else None,
             remaining=_number(reply, 1) / 1000 if _number(reply, 1) >= 0 else None,
             digest=_text(reply, 5),
+            released=_text(reply, 6) != "",
         )
 
     def plan_forced_by(self, fence: Fence, settings: Settings, *, deadline: float) -> Plan[str | None]:
@@ -462,10 +463,10 @@ def _is_key_forbidden(error: CoordinatorUnavailable) -> bool:
 def _holders(reply: Any, resources: Sequence[str]) -> list[tuple[str, Holder]]:
     """Return what the reply of lua/holders.lua tells of these resources."""
     found = []
-    for i in range(0, len(reply), 6):
+    for i in range(0, len(reply), 7):
         remaining = _number(reply, i + 1) / 1000 if _number(reply, i + 1) >= 0 else None
         held_for, number, owner = _number(reply, i + 2) / 1000, _number(reply, i + 3), _text(reply, i + 4)
-        holder = Holder(owner, number, held_for, remaining, _text(reply, i + 5))
+        holder = Holder(owner, number, held_for, remaining, _text(reply, i + 5), _text(reply, i + 6) != "")
         found.append((resources[_number(reply, i) - 1], holder))
     return found
 

@@ -249,7 +249,8 @@ def decide_holder(replies: Replies, quorum: int) -> Any:
     """Return the reply of lua/holder.lua that stands for the holder, with the remaining ms of its Q-th longest node.
 
     A holder has a majority, or may have one with the nodes that did not reply. So a forced release can name it. Its
-    number is that of most of its nodes: one that was late in the round of the grant has a number of its own.
+    number is that of most of its nodes: one that was late in the round of the grant has a number of its own. It has
+    released the lock if one of its nodes says so: nobody else can.
     """
     missing = sum(isinstance(reply, Exception) for reply in replies)
     by_digest: dict[bytes, list[Any]] = {}
@@ -261,7 +262,8 @@ def decide_holder(replies: Replies, quorum: int) -> Any:
             lasting = sorted((int(reply[1]) for reply in held), reverse=True, key=lambda ms: ms if ms >= 0 else 1 << 62)
             nodes = Counter(reply[3] for reply in held)
             agreed = max(held, key=lambda reply: (nodes[reply[3]], int(reply[3] or 0)))
-            return [b"held", lasting[min(quorum, len(held)) - 1], *agreed[2:]]
+            released = max(reply[6] for reply in held)
+            return [b"held", lasting[min(quorum, len(held)) - 1], *agreed[2:6], released]
     return None
 
 

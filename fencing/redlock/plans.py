@@ -223,6 +223,7 @@ class RedlockPlans(Backend):
             held_for=held_for / 1000 if number else None,
             remaining=remaining / 1000 if remaining >= 0 else None,
             digest=reply[5].decode(),
+            released=reply[6] != b"",
         )
 
     # Nodes that come back

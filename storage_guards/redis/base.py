@@ -25,7 +25,7 @@ from fencing.redis.scripts import Script
 from storage_guards.bounds import check_timeout, check_unknown, wait_seconds
 from storage_guards.continuity import Acknowledged, Continuity, check, new_id
 from storage_guards.redis.commands import READS, WRITES, check_keys, encode, mark_key, packed_command
-from storage_guards.redis.replies import State, check_policy, decoded, failed_command, state_of
+from storage_guards.redis.replies import State, check_policy, decoded, failed_command, found_under, state_of
 from storage_guards.redis.requests import Requests
 from storage_guards.redis.scripts import CLAIM, READ, READ_MARKS, SETTLE, WRITE, checked_script
 from storage_guards.sending import Sending
@@ -70,7 +70,8 @@ class RedisBase(OfThisProcess):
         groups = self._by_slot(fences)
         if len(groups) > 1:  # no script can claim them all, so at least check them all first
             for fence in fences:
-                admit_claim((yield from self._plan_mark(fence.resource)), fence)
+                state, floor = yield from self._plan_found(fence.resource)
+                admit_claim(None if state is None else state.mark, fence, floor)
         for group in groups:
             states.update((yield from self._plan_claim_group(group, deadline)))
         for fence, holder in self._pairs(holders):
@@ -97,8 +98,8 @@ class RedisBase(OfThisProcess):
         reply = yield from self._plan_ask(CLAIM, fences, args, deadline)
         if reply[0] == b"stale":
             fence = fences[reply[1]]
-            state = state_of(fence.resource, reply[2])
-            raise StaleFence(fence=fence, mark=None if state is None else state.mark)
+            state, floor = found_under(fence.resource, reply[2])
+            raise StaleFence(fence=fence, mark=state.mark) if state else StaleFence(fence=fence, mark=None, floor=floor)
         if asks:
             check_policy(reply[1], self._requests.address)
             self._policy_until = time.monotonic() + POLICY_SECONDS
@@ -107,11 +108,14 @@ class RedisBase(OfThisProcess):
 
     def _plan_mark(self, resource: str) -> Plan[Mark | None]:
         check_resource(resource)
+        state, _ = yield from self._plan_found(resource)
+        return None if state is None else state.mark
+
+    def _plan_found(self, resource: str) -> Plan[tuple[State | None, int]]:
         deadline = time.monotonic() + self._timeout
         call = call_without_token(READ_MARKS, (mark_key(resource),), ())
         reply = yield from self._requests.plan_repeated(call, resource, deadline)
-        state = state_of(resource, reply[1])
-        return None if state is None else state.mark
+        return found_under(resource, reply[1])
 
     def _plan_states(self, fences: list[Fence], deadline: float) -> Plan[dict[Fence, State]]:
         """Read the marks, which must be the fences' own."""
@@ -322,6 +326,8 @@ class RedisBase(OfThisProcess):
         deadline = time.monotonic() + wait_seconds((), self._timeout, timeout)
         args: list[str | int] = [fence.number, fence.token, write, expected, history, new_id()]
         reply = yield from self._plan_ask(SETTLE, [fence], args, deadline)
+        if reply[0] == b"changed":
+            state_of(fence.resource, reply[2])  # which raises
         landed = {b"landed": True, b"never": False}.get(reply[0])
         if landed is not None:
             self._settle([write])

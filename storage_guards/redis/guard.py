@@ -98,6 +98,7 @@ class RedisGuard(RedisBase):
 
         Raises:
             GuardUnavailable: no answer in time. Retry.
+            GuardNotEnforceable: it is damaged, or a newer version of the library writes it. The text says what to do.
         """
         return self._run(self._plan_mark(resource))  # type: ignore[no-any-return]
 
@@ -214,6 +215,7 @@ class RedisGuard(RedisBase):
         Raises:
             TypeError: ``error`` is no OutcomeUnknown. Pass the error that a write raised.
             GuardUnavailable: no answer in time. Retry.
+            GuardNotEnforceable: a newer version of the library writes this mark. Upgrade.
         """
         return self._run(self._plan_landed(error, timeout))  # type: ignore[no-any-return]
 

@@ -98,6 +98,7 @@ class AsyncRedisGuard(RedisBase):
 
         Raises:
             GuardUnavailable: no answer in time. Retry.
+            GuardNotEnforceable: it is damaged, or a newer version of the library writes it. The text says what to do.
         """
         return await self._run(self._plan_mark(resource))  # type: ignore[no-any-return]
 
@@ -215,6 +216,7 @@ class AsyncRedisGuard(RedisBase):
         Raises:
             TypeError: ``error`` is no OutcomeUnknown. Pass the error that a write raised.
             GuardUnavailable: no answer in time. Retry.
+            GuardNotEnforceable: a newer version of the library writes this mark. Upgrade.
         """
         return await self._run(self._plan_landed(error, timeout))  # type: ignore[no-any-return]
 

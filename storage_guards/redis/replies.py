@@ -23,16 +23,33 @@ class State(NamedTuple):
 
 
 def state_of(resource: str, found: list[Any]) -> State | None:
-    """Return the state of a mark; None: there is none.
+    """Return the state of a mark; None: there is none, or no writer's yet.
 
     Raises:
-        GuardNotEnforceable: other data are under its key.
+        GuardNotEnforceable: other data are under its key, or what a newer version of the library has written.
     """
-    if found == [None] * 4:
-        return None
+    return found_under(resource, found)[0]
+
+
+def found_under(resource: str, found: list[Any]) -> tuple[State | None, int]:
+    """Return the state of a mark, as :func:`state_of` does, and what a claim must exceed where that is None.
+
+    A later version, which has readers, makes a mark for the first of them. It has no token until a holder claims.
+    """
+    if found == [None] * 6:
+        return None, 0
+    *parts, its_readers, version = found
+    if version not in (None, b"1"):
+        raise GuardNotEnforceable(
+            f"the mark of {resource!r} was written by a newer version of this library ({version!r:.40}); nothing was "
+            f"written; upgrade this program"
+        )
     try:
-        number, token, seq, writes = (part.decode("ascii") for part in found)
-        return State(Mark(int(number), token, int(seq)), tuple(writes.split()))
+        number, token, seq, writes = (part.decode("ascii") for part in parts)
+        readers = 0 if its_readers is None else int(its_readers)
+        if not token:
+            return None, max(int(number), readers)
+        return State(Mark(int(number), token, int(seq), readers), tuple(writes.split())), 0
     except (AttributeError, TypeError, ValueError):
         raise GuardNotEnforceable(
             f"the mark of {resource!r} is damaged: an operator must find out what has changed the key "

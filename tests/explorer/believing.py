@@ -125,7 +125,7 @@ def meant_for(local: Local) -> bytes:
     for answer in reversed(local.history):
         if isinstance(answer, Answered) and kind_of(answer.reply) == b"held":
             assert isinstance(answer.reply, tuple)
-            return b" ".join(bytes(each) for each in (answer.reply[3], *answer.reply[5:]) if isinstance(each, bytes))
+            return b" ".join(bytes(each) for each in (answer.reply[3], answer.reply[5]) if isinstance(each, bytes))
         if isinstance(answer, Answered) and kind_of(answer.reply) in (b"row", b"free"):
             assert isinstance(answer.reply, tuple)
             return b"" if answer.reply[2:3] in ((), (None,)) else b"%d" % int(answer.reply[2])

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from fencing.redlock.calls import MEMBER_KEYS
-from tests.explorer.simulated_redis import MAX_NUMBER, Reply, SimulatedRedis
+from tests.explorer.simulated_redis import MAX_NUMBER, Reply, ScriptError, SimulatedRedis
 
 __all__ = ["BACK", "HIGHEST", "MEMBER", "SEED", "Node"]
 
@@ -50,6 +50,9 @@ class Node(SimulatedRedis):
         member = self.get(MEMBER)
         if member == given:
             return None
+        for key in (MEMBER, BACK):
+            if re.match(rb"\d+:", self.get(key) or b""):
+                raise ScriptError(f"FENCING the key {key} does not hold what this version knows")
         words = _WORDS.fullmatch(given)
         assert words is not None
         run_id, longest, wait = words.groups()
@@ -63,7 +66,8 @@ class Node(SimulatedRedis):
         return b"back", self._ms_to_wait(run_id, longest), self.get(HIGHEST) or b"0"
 
     def _raise_numbers(self, counter_key: str, number: int) -> None:
-        if int(self.get(counter_key) or b"0") < number:
+        counter = self._number_at(counter_key)
+        if counter is not None and counter < number:
             self.set(counter_key, b"%d" % number)
         self._raise_highest(number)
 
@@ -154,15 +158,16 @@ class Node(SimulatedRedis):
             if self._read(lock) != token:
                 results.append(b"g")
                 continue
-            own = granted = owner = None
+            own = granted = owner = released = None
             if self._read(holder) is not None:
-                own, granted, owner = self._record_of(holder, token)
+                own, granted, owner, released = self._record_of(holder, token)
             if own is not None and self._is_newer(own, number):
                 results.append(b"o")
                 continue
             results.append(b"r")
             if own != number:
-                self.set(holder, b"%b %b %b %b" % (number, token, granted or b"%d" % self.clock_us, owner or b""))
+                times = (granted or b"%d" % self.clock_us) + (released or b"")
+                self.set(holder, b"%b %b %b %b" % (number, token, times, owner or b""))
                 self._raise_numbers(counter, int(number))
             self.pexpire(lock, ttl)
             self.pexpire(holder, ttl)

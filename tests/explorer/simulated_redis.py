@@ -26,7 +26,7 @@ FOREIGN_RECHECK_MS = 1000
 MAX_PASSED = 5000
 DRAWN = 8
 
-_RECORD = re.compile(rb"(\d+) (\S+) (\d+) (.*)", re.DOTALL)
+_RECORD = re.compile(rb"(\d+) (\S+) (\d+)(|-\d+) (.*)", re.DOTALL)
 _OFFER = re.compile(rb"offer (\S+)")
 _ENTRY = re.compile(rb"(\S+) (\S+)")
 _INTEGER = re.compile(rb"0|-?[1-9]\d*")
@@ -240,10 +240,11 @@ class SimulatedRedis:
                 return self._mint(keys, args)
             holder = self.get(keys[0])
         assert holder is not None
-        its_number, _, owner = self._record_of(keys[1], holder)
+        its_number, _, owner, _ = self._record_of(keys[1], holder)
         left = self.pttl(keys[0])
         if listener == b"":
             return b"taken", left, owner or b""
+        self._counter_of(keys[2])
         self._enqueue(keys, args, listener, own_entry)
         recheck = LONGEST_RECHECK_MS
         if left >= 0:
@@ -374,11 +375,12 @@ class SimulatedRedis:
         token = self.get(keys[0])
         if token is None:
             return (b"free",)
-        number, granted, owner = self._record_of(keys[1], token)
+        number, granted, owner, released = self._record_of(keys[1], token)
         held = -1
         if granted is not None:
             held = math.floor((float(self.clock_us) - float(granted)) / 1000)
-        return b"held", self.pttl(keys[0]), held, number or b"", owner or b"", _digest_of(token)
+        left = self.pttl(keys[0])
+        return b"held", left, held, number or b"", owner or b"", _digest_of(token), released or b""
 
     # queue.lua
 
@@ -481,22 +483,29 @@ class SimulatedRedis:
 
     # common.lua
 
-    def _record_of(self, holder_key: str, token: bytes) -> tuple[bytes | None, bytes | None, bytes | None]:
+    def _record_of(self, holder_key: str, token: bytes) -> tuple[bytes | None, ...]:
         record = self.get(holder_key)
         match = _RECORD.fullmatch(record) if record is not None else None
         if match is None or match[2] != token:
-            return None, None, None
-        return match[1], match[3], match[4]
+            return None, None, None, None
+        return match[1], match[3], match[5], match[4]
+
+    def _counter_of(self, counter_key: str) -> float:
+        counter = self._number_at(counter_key)
+        if counter is None:
+            raise ScriptError(f"FENCING the counter {counter_key} does not hold a number")
+        return counter
+
+    def _number_at(self, counter_key: str) -> float | None:
+        text = self.get(counter_key)
+        if text is not None and text != b"0" and not re.fullmatch(rb"[1-9]\d*", text):
+            return None
+        return float(text or b"0")  # as Lua: a double
 
     def _check_mint(
         self, counter_key: str, floor: float, clock_floor: bytes, clock: float
     ) -> tuple[float | None, float | tuple[bytes | int, ...]]:
-        text = self.get(counter_key)
-        if text is None:
-            text = b"0"
-        if text != b"0" and not re.fullmatch(rb"[1-9]\d*", text):
-            raise ScriptError(f"FENCING the counter {counter_key} does not hold a number")
-        counter = float(text)  # as Lua: a double
+        counter = self._counter_of(counter_key)
         ceiling = max(counter, clock) + PLAUSIBLE_STEP
         if floor > ceiling:
             return None, (b"implausible", _text_of(floor), _text_of(ceiling))

@@ -54,6 +54,9 @@ HOLDERS = [
     b"7  %s 5 me",
     b"7 %s 5\nme",
     b"007 %s 5 a b",
+    b"7 %s 5-6 me",
+    b"7 %s 5- me",
+    b"7 %s 5-6-7 me",
     b"offer here",
 ]
 

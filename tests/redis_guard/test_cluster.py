@@ -16,6 +16,7 @@ from fencing import Fence, GuardNotEnforceable, GuardUnavailable, StaleFence
 from fencing.redis.cluster import topology
 from fencing.redis.keys import slot_of, tag_of
 from storage_guards import AsyncRedisGuard, RedisGuard
+from storage_guards.redis.commands import mark_key
 from storage_guards.testing import GuardContract
 from tests.support import wait_until
 from tests.support.fixtures import RedisClusters
@@ -64,6 +65,20 @@ def test_keys_in_other_slots_are_refused(side: Side, cluster: RedisCluster) -> N
     with redis.RedisCluster.from_url(cluster.servers[0].url) as direct:
         assert direct.get(KEY) == b"1"
         assert direct.get("total") is None
+
+
+def test_a_mark_without_a_writer_refuses_a_claim_of_several_slots(cluster: RedisCluster) -> None:
+    """They are checked first, and then claimed one after the other: nothing is claimed."""
+    guard = guard_of(Side(False), cluster.servers[0].url, cluster=True)
+    client: Any = cluster.primary_of_slot(slot_of(b"orders:43")).client()
+    mark = {"number": 5, "token": "", "seq": 0, "writes": "w" * 12, "readers": 3}
+    client.hset(mark_key("orders:43"), mapping=mark)
+    with pytest.raises(StaleFence) as refused:
+        guard.claim(MINE, OTHER)
+    assert (refused.value.mark, refused.value.floor) == (None, 5)
+    assert guard.mark("orders:42") is None
+    guard.claim(MINE, Fence("orders:43", 6, "d" * 22))
+    assert guard.mark("orders:43").readers == 3
 
 
 def test_a_plain_client_of_a_node(side: Side, cluster: RedisCluster) -> None:

@@ -154,7 +154,7 @@ def test_only_a_majority_of_others_says_that_a_grant_is_gone() -> None:
 
 def test_a_holder_has_a_majority_or_may_have_one_with_nodes_that_did_not_reply() -> None:
     def held(digest: bytes, left: int = 900) -> list[object]:
-        return [b"held", left, 100, b"7", b"me", digest]
+        return [b"held", left, 100, b"7", b"me", digest, b""]
 
     assert decide_holder([held(LARGER, 500), held(LARGER), [b"free"]], 2) == held(LARGER, 500)
     assert decide_holder([held(LARGER), [b"free"], [b"free"]], 2) is None
@@ -166,7 +166,7 @@ def test_the_number_of_a_holder_is_that_of_most_of_its_nodes() -> None:
     """A node that was late in the round of the grant has minted a number of its own, and nobody has told it another."""
 
     def held(number: bytes) -> list[object]:
-        return [b"held", 900, 100, number, b"me", LARGER]
+        return [b"held", 900, 100, number, b"me", LARGER, b""]
 
     assert decide_holder([held(b"8"), held(b"7"), held(b"7")], 2) == held(b"7")
     assert decide_holder([held(b"6"), held(b"7"), held(b"7")], 2) == held(b"7")

@@ -66,6 +66,8 @@ local record_number, _, owner = record_of(KEYS[2], holder)
 local left = redis.call('PTTL', KEYS[1])
 if listener == '' then return {'taken', left, owner or ''} end
 
+local counter, refused = counter_of(KEYS[3]) -- of a newer version: then the queue is, too
+if not counter then return refused end
 local waiting = waiting_if_full()
 if waiting then return {'full', waiting, owner or ''} end
 enqueue()

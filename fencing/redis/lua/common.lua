@@ -1,7 +1,8 @@
 -- Shared by the other scripts, which are sent with this file in front of them. Nothing runs by itself.
 --
 -- The holder record is one string, "<number> <token> <grant time, us> <owner label>"; it is believed only while its
--- token equals the lock's. Numbers travel as strings: a Lua number becomes a double on its way to the client.
+-- token equals the lock's. "<grant time>-<release time>" says that the holder has released the lock, which stays taken until
+-- its ttl ends: this version never writes it. Numbers travel as strings: a Lua number becomes a double on its way to the client.
 
 local MAX_NUMBER = 9007199254740991 -- 2^53 - 1
 local PLAUSIBLE_STEP = 1125899906842624 -- 2^50: as microseconds about 35 years
@@ -16,11 +17,12 @@ local function server_clock_us()
   return time[1] * 1000000 + time[2], time[1] .. string.sub('00000' .. time[2], -6)
 end
 
--- Returns number, grant time and owner label from a holder record; nil where it is lost, or not of this token.
+-- Returns number, grant time, owner label and "-<release time>", or '', from a holder record; nil where it is lost, or not of
+-- this token.
 local function parts_of(record, token)
-  local number, record_token, granted, owner = string.match(record or '', '^(%d+) (%S+) (%d+) (.*)$')
-  if record_token ~= token then return nil end
-  return number, granted, owner
+  local number, record_token, granted, released, owner = string.match(record or '', '^(%d+) (%S+) (%d+)(%-?%d*) (.*)$')
+  if record_token ~= token or released == '-' then return nil end
+  return number, granted, owner, released
 end
 
 local function record_of(holder_key, token) return parts_of(redis.call('GET', holder_key), token) end
@@ -28,13 +30,17 @@ local function record_of(holder_key, token) return parts_of(redis.call('GET', ho
 -- Returns what stands for a token where the token itself is not told: see kernel/fence.py.
 local function digest_of(token) return string.sub(redis.sha1hex(token), 1, 16) end
 
+-- Returns the counter; or nil and the reply that refuses: a later version may keep something else under this name.
+local function counter_of(counter_key)
+  local counter = redis.call('GET', counter_key) or '0'
+  if counter == '0' or string.match(counter, '^[1-9]%d*$') then return tonumber(counter) end
+  return nil, redis.error_reply('FENCING the counter ' .. counter_key .. ' does not hold a number')
+end
+
 -- Returns the next number, and the counter; or nil and the reply that refuses. Writes nothing.
 local function check_mint(counter_key, floor, clock_floor, clock)
-  local counter = redis.call('GET', counter_key) or '0'
-  if counter ~= '0' and not string.match(counter, '^[1-9]%d*$') then
-    return nil, redis.error_reply('FENCING the counter ' .. counter_key .. ' does not hold a number')
-  end
-  counter = tonumber(counter)
+  local counter, refused = counter_of(counter_key)
+  if not counter then return nil, refused end
   local ceiling = math.max(counter, clock) + PLAUSIBLE_STEP
   if floor > ceiling then return nil, {'implausible', text_of(floor), text_of(ceiling)} end
   local number = math.max(counter, floor) + 1

@@ -1,11 +1,11 @@
 -- Describes the holder of the lock, without its token.
 -- KEYS: 1 lock, 2 holder record
 -- Returns: {'free'} | {'held', ms until it frees itself, or -1, ms since the grant, or -1, number, owner label, digest of
---          the token} ('' for number and label where the holder uses another library)
+--          the token, '' unless it is released already} ('' for number and label where the holder uses another library)
 
 local token = redis.call('GET', KEYS[1])
 if not token then return {'free'} end
-local number, granted, owner = record_of(KEYS[2], token)
+local number, granted, owner, released = record_of(KEYS[2], token)
 local held = -1
 if number then held = math.floor((server_clock_us() - tonumber(granted)) / 1000) end
-return {'held', redis.call('PTTL', KEYS[1]), held, number or '', owner or '', digest_of(token)}
+return {'held', redis.call('PTTL', KEYS[1]), held, number or '', owner or '', digest_of(token), released or ''}

@@ -6,6 +6,8 @@
 -- A client sends the same words as the last argument, with the run id of the process that it is connected to. After a restart,
 -- or after a loss of all data, they differ, and the node grants nothing: see join.lua.
 --
+-- A later version may put "2:" in front of either, and then keeps all keys of this node in its own way.
+--
 -- The state of a process that is no member is "<run id> <since when, us> us", in fencing:1:back. A later loss of data makes
 -- another one.
 
@@ -27,6 +29,11 @@ local function refuse_stranger()
   local given = ARGV[#ARGV]
   local member = redis.call('GET', MEMBER)
   if member == given then return nil end
+  for _, key in ipairs({MEMBER, BACK}) do
+    if string.find(redis.call('GET', key) or '', '^%d+:') then
+      return redis.error_reply('FENCING the key ' .. key .. ' does not hold what this version knows')
+    end
+  end
   local run_id, longest, wait = string.match(given, '^(%S+) (%d+) ([01])$')
   local old_id, old_longest, old_wait = string.match(member or '', '^(%S+) (%d+) ([01])$')
   if old_id then
@@ -39,9 +46,10 @@ local function refuse_stranger()
   return {'back', ms_to_wait(run_id, longest), redis.call('GET', HIGHEST) or '0'}
 end
 
--- Raises the counter, and the highest number of this node, which is never lowered.
+-- Raises the counter, and the highest number of this node, which is never lowered. A counter that holds no number stays.
 local function raise_numbers(counter_key, number)
-  if tonumber(redis.call('GET', counter_key) or '0') < number then redis.call('SET', counter_key, text_of(number)) end
+  local counter = counter_of(counter_key)
+  if counter and counter < number then redis.call('SET', counter_key, text_of(number)) end
   if tonumber(redis.call('GET', HIGHEST) or '0') < number then redis.call('SET', HIGHEST, text_of(number)) end
 end
 

@@ -17,13 +17,13 @@ for i = 1, (#keys - 4) / 3 do
   local record = values[holder]
   results[i] = values[lock] == token and 'r' or 'g'
   if results[i] == 'r' and not (record and find(record, own, 1, true) == 1) then -- mostly it is of this grant
-    local number, granted, owner = parts_of(record, token)
+    local number, granted, owner, released = parts_of(record, token)
     local given = string.match(own, '^%d+')
     if number and tonumber(number) > tonumber(given) then
       results[i] = 'o'
     else
-      if not number then granted, owner = select(2, server_clock_us()), '' end
-      call('SET', keys[holder], own .. granted .. ' ' .. owner)
+      if not number then granted, owner, released = select(2, server_clock_us()), '', '' end
+      call('SET', keys[holder], own .. granted .. released .. ' ' .. owner)
       raise_numbers(keys[3 * i], tonumber(given))
     end
   end

@@ -1,4 +1,4 @@
--- Sent in front of what writes: checks that each mark is its fence's own, in the expected state, and counts the write. It is
+-- Sent in front of what writes: checks that each mark admits its fence in the expected state, and counts the write. It is
 -- accepted only in the history that it names: so it is known where it may still land.
 -- KEYS: the marks, then those of the data
 -- ARGV: 1 how many marks, 2 the id of this write, 3 the server's history; then of each mark: number, token, expected newest id
@@ -8,7 +8,8 @@
 local count, seqs, checked = tonumber(ARGV[1]), {}, {}
 for i = 1, count do
   local mark = mark_at(KEYS[i])
-  if mark[1] ~= ARGV[3 * i + 1] or mark[2] ~= ARGV[3 * i + 2] or newest_of(mark) ~= ARGV[3 * i + 3] then
+  if mark[1] ~= ARGV[3 * i + 1] or mark[2] ~= ARGV[3 * i + 2] or newest_of(mark) ~= ARGV[3 * i + 3]
+    or keeps_out(mark, mark[1]) then
     return {'changed', i - 1, mark}
   end
   checked[i] = mark

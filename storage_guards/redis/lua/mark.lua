@@ -3,12 +3,22 @@
 -- A mark is a hash without a ttl: number, token, seq, and writes: the ids of its last writes, the newest first. The newest id
 -- names the state of the mark: every write puts a new random one in front. Numbers travel as strings: a Lua number becomes a
 -- double on its way to the client.
+--
+-- Later versions write more, which this one reads and keeps. readers: the highest number of a reader that was admitted; not
+-- there: none. An empty token: no writer was admitted yet, and number is what the first one must exceed, too. version: not
+-- there, or '1': this form.
 
 local KEPT_CHARACTERS = 16 * 13 - 1 -- 16 ids of 12 characters, and the spaces between them
 
--- Returns number, token, seq and writes as an array; without the last ones, if the mark is absent or damaged.
+-- Returns number, token, seq, writes, readers and version as an array; false for what is not there.
 local function mark_at(key)
-  return redis.call('HMGET', key, 'number', 'token', 'seq', 'writes')
+  return redis.call('HMGET', key, 'number', 'token', 'seq', 'writes', 'readers', 'version')
+end
+
+-- Returns whether a mark with readers or a version keeps the number out: it must exceed each reader, and nothing is above what is
+-- no number. A newer version of the library writes another form, which this one must not change.
+local function keeps_out(mark, number)
+  return (mark[6] and mark[6] ~= '1') or (mark[5] and tonumber(number) <= (tonumber(mark[5]) or math.huge))
 end
 
 local function newest_of(mark)

@@ -6,7 +6,8 @@
 local count = tonumber(ARGV[1])
 for i = 1, count do
   local mark = mark_at(KEYS[i])
-  if mark[1] ~= ARGV[3 * i - 1] or mark[2] ~= ARGV[3 * i] or newest_of(mark) ~= ARGV[3 * i + 1] then
+  if mark[1] ~= ARGV[3 * i - 1] or mark[2] ~= ARGV[3 * i] or newest_of(mark) ~= ARGV[3 * i + 1]
+    or keeps_out(mark, mark[1]) then
     return {'changed', i - 1, mark}
   end
 end

@@ -1,0 +1,66 @@
+"""The golden form of a mark in Redis: an older program reads it, too, and so do other languages."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from examples.servers import RedisServer
+from fencing import Fence
+from storage_guards import RedisGuard
+from storage_guards.redis import scripts
+from storage_guards.redis.commands import mark_key
+from storage_guards.redis.scripts import checked_script
+from tests.support.formats import unchanged
+from tests.support.redis_formats import kept_in, shas_of
+
+MINE, NEWER = Fence("orders:42", 5, "a" * 22), Fence("orders:42", 8, "b" * 22)
+KEY = "fencing:1:{12193}:mark:orders:42"
+ID = re.compile(rb"[A-Za-z0-9+/]{12}")
+
+CLAIMED = {"number": b"5", "seq": b"0", "token": b"a" * 22, "writes": b"<id>"}
+WRITTEN = CLAIMED | {"seq": b"1", "writes": b"<id> <id>"}
+WRITTEN_OFTEN = CLAIMED | {"seq": b"17", "writes": b" ".join([b"<id>"] * 16)}
+CLAIMED_AGAIN = {"number": b"8", "seq": b"0", "token": b"b" * 22, "writes": b" ".join([b"<id>"] * 16)}
+WITH_READERS = CLAIMED_AGAIN | {"readers": b"6", "version": b"1"}
+SCRIPTS = {
+    "CLAIM": "80883dece9d1c4f72d6a6f0dc49166c096d6d59a",
+    "READ_MARKS": "58c1a369e96978d5bfbdff8f3c4de827206eb4ec",
+    "READ": "e6e0263f00f99cd1dd9a5772f8faf29744c0d526",
+    "WRITE": "1e48090f53c88911e6bb818dfdd9728445c17c56",
+    "SETTLE": "c385bd3a6c9ef46732cde7dd3875c4498479342b",
+    "checked_script": "3fc0629353f61c3fd654bc515378c572b8d91d5c",
+}
+
+
+def mark_in(client: Any) -> Any:
+    """Return the kept mark, with its ids replaced."""
+    kind, lifetime, fields = kept_in(client)[KEY]
+    return kind, lifetime, fields | {"writes": ID.sub(b"<id>", fields["writes"])}
+
+
+def test_the_name_of_a_mark() -> None:
+    unchanged("the name of a mark", mark_key("orders:42"), KEY)
+
+
+def test_a_mark_from_its_first_claim(any_redis: RedisServer) -> None:
+    client: Any = any_redis.client()
+    guard = RedisGuard(client)
+    guard.claim(MINE)
+    unchanged("a mark that was claimed", mark_in(client), ("hash", "for ever", CLAIMED))
+    guard.write(MINE, ("SET", "total", 1))
+    unchanged("a mark with a write", mark_in(client), ("hash", "for ever", WRITTEN))
+    for _ in range(16):
+        guard.write(MINE, ("SET", "total", 1))
+    unchanged("a mark with many writes", mark_in(client), ("hash", "for ever", WRITTEN_OFTEN))
+    before = client.hget(KEY, "writes")
+    client.hset(KEY, mapping={"readers": 6, "version": 1})
+    guard.claim(NEWER)
+    unchanged("a mark that was claimed again", mark_in(client), ("hash", "for ever", WITH_READERS))
+    unchanged("its writes", client.hget(KEY, "writes"), before)
+
+
+def test_the_scripts() -> None:
+    """A script is part of the format: programs of two versions run theirs on the same mark."""
+    found = shas_of(scripts) | {"checked_script": checked_script("return 1").sha}
+    unchanged("the scripts of the guard", found, SCRIPTS)
