@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -95,11 +96,19 @@ def run(example: str, redis_url: str, database_url: str, names: dict[str, Any]) 
 
 def test_the_upkeep_that_is_shown(postgres_url: str, capsys: pytest.CaptureFixture[str]) -> None:
     engine = create_engine(postgres_url)
-    [recipe] = examples("guards/databases.md")
+    recipe, migration = examples("guards/databases.md")[::-1]
     verify, poolers, prune = examples("operations/upkeep.md")
     assert poolers.count('{"prepare_threshold": None}') == 2  # tests/sql/test_pooler.py runs it
     names: dict[str, Any] = {"engine": engine, "Base": Base, "SQLAlchemyGuard": SQLAlchemyGuard}
     exec(recipe, names)
+    with engine.connect() as connection:
+        executed: list[str] = []
+        op = SimpleNamespace(get_bind=lambda: connection, execute=executed.append)
+        exec(migration.replace("from alembic import op\n", ""), {"op": op})
+    assert [statement.split()[0] for statement in executed] == [
+        "ALTER",
+        "CREATE",
+    ]  # tests/sql/test_formats.py runs them
     made: Any = names["target_metadata"]
     assert {name for metadata in made for name in metadata.tables} == {"orders", "fencing_marks", "fencing_done"}
     for guard in (names["guard"], PsycopgGuard(dsn_of(postgres_url))):
