@@ -96,14 +96,16 @@ def is_in(file: str, name: str) -> bool:
 
 
 def nearest_first(folder: str, file: str) -> list[str]:
-    """Return the files of tests in a folder: first those that name the changed file."""
+    """Return the files of tests in a folder: first those with its name, then those that name it."""
     module = file.removesuffix(".py").replace("/", ".")
     names = (file, module, f"{module.rpartition('.')[0]} import {Path(file).stem}\n")
 
-    def names_it(path: Path) -> bool:
-        return Path(file).stem in path.stem or any(name in path.read_text("utf-8") for name in names)
+    def distance(path: Path) -> int:
+        if Path(file).stem in path.stem:
+            return 0
+        return 1 if any(name in path.read_text("utf-8") for name in names) else 2
 
-    found = sorted((ROOT / folder).rglob("test_*.py"), key=lambda path: (not names_it(path), path))
+    found = sorted((ROOT / folder).rglob("test_*.py"), key=lambda path: (distance(path), path))
     return [path.relative_to(ROOT).as_posix() for path in found]
 
 
