@@ -145,8 +145,9 @@ class PostgreSQLLocks(_WithReturning):
     def _question(self, table: str) -> str:
         named = table.replace("'", "''")
         return (
-            "SELECT count(*) AS how_many, max(pg_get_expr(d.adbin, d.adrelid)) FILTER (WHERE a.attname = 'version') "
-            "AS version FROM pg_attribute AS a LEFT JOIN pg_attrdef AS d ON d.adrelid = a.attrelid AND "
+            "SELECT count(*) AS how_many, count(*) FILTER (WHERE a.attname = 'released_at') AS released, "
+            "max(pg_get_expr(d.adbin, d.adrelid)) FILTER (WHERE a.attname = 'version') AS version "
+            "FROM pg_attribute AS a LEFT JOIN pg_attrdef AS d ON d.adrelid = a.attrelid AND "
             f"d.adnum = a.attnum WHERE a.attrelid = to_regclass('{named}') AND a.attnum > 0 AND NOT a.attisdropped"
         )
 
@@ -178,7 +179,8 @@ class SQLiteLocks(_WithReturning):
         schema = self._definition.schema
         where = "" if schema is None else ", '{}'".format(schema.replace("'", "''").replace(":", "\\:"))
         return (
-            "SELECT count(*) AS how_many, max(CASE WHEN name = 'version' THEN dflt_value END) AS version "
+            "SELECT count(*) AS how_many, count(CASE WHEN name = 'released_at' THEN 1 END) AS released, "
+            "max(CASE WHEN name = 'version' THEN dflt_value END) AS version "
             f"FROM pragma_table_info('{TABLE}'{where})"
         )
 
@@ -235,7 +237,8 @@ class MySQLLocks(SQLLocks):
         schema = self._definition.schema
         where = "DATABASE()" if schema is None else f"UNHEX('{schema.encode().hex()}')"
         return (
-            "SELECT count(*) AS how_many, max(IF(column_name = 'version', column_default, NULL)) AS version "
+            "SELECT count(*) AS how_many, count(IF(column_name = 'released_at', 1, NULL)) AS released, "
+            "max(IF(column_name = 'version', column_default, NULL)) AS version "
             f"FROM information_schema.columns WHERE table_schema = CONVERT({where} USING utf8mb4) "
             f"AND table_name = '{TABLE}'"
         )

@@ -236,11 +236,12 @@ class SQLLocks(ABC):
         if not found.how_many:
             return
         if found.version is None:
+            added = ["released_at BIGINT DEFAULT 0 NOT NULL"] if not found.released else []
+            added.append(f"version SMALLINT DEFAULT {VERSION} NOT NULL")
             table = self._name.replace("\\:", ":")
             raise OtherVersion(
-                f"the table {TABLE} is of an earlier program: stop all coordinators that use it, and bring it up to "
-                f"date as its owner; nothing was written. ALTER TABLE {table} ADD COLUMN released_at BIGINT DEFAULT 0 "
-                f"NOT NULL; ALTER TABLE {table} ADD COLUMN version SMALLINT DEFAULT {VERSION} NOT NULL"
+                f"the table {TABLE} is of an earlier program: as its owner, execute these statements one after the "
+                f"other; nothing was written. {'; '.join(f'ALTER TABLE {table} ADD COLUMN {each}' for each in added)}"
             )
         if found.version != str(VERSION):
             raise OtherVersion(
@@ -251,7 +252,8 @@ class SQLLocks(ABC):
 
     @abstractmethod
     def _question(self, table: str) -> str:
-        """Return the query for ``how_many``: its columns, and ``version``: its version, or NULL."""
+        """Return the query for ``how_many``: its columns, ``released``: whether it has ``released_at``, and
+        ``version``: its version, or NULL."""
 
     @abstractmethod
     def _define(self, schema: str | None) -> Table: ...

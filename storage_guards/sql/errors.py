@@ -131,7 +131,7 @@ class ErrorContext(ABC):
         if state == UNDEFINED_COLUMN:
             return GuardNotEnforceable(
                 f"the table {TABLE} is of another version than this library ({message}): guard.create_tables() says "
-                f"what to do; nothing was written"
+                f"how to bring it up to date; nothing was written"
             )
         if login_was_refused(state):
             return GuardNotEnforceable(

@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from fencing.kernel.errors import GuardNotEnforceable
 from storage_guards.sql.outcome import TABLE
-from storage_guards.sql.table import DONE, VERSION, DatabaseName, bring_up_to_date
+from storage_guards.sql.table import ADDED, DONE, VERSION, DatabaseName, bring_up_to_date
 
 _UNUSUAL = re.compile(r"""["'`\\%:{}\x00-\x1f\x7f]""")
 
@@ -37,12 +37,19 @@ _VERSION_OF_FUNCTIONS = """
     HAVING count(*) > 0
 """
 
+_LACKS = f"""
+    SELECT COALESCE(json_agg(name), '[]') FROM unnest(ARRAY{list(ADDED)}) AS name
+    WHERE relkind IN ('r', 'p') AND NOT EXISTS (
+        SELECT FROM pg_attribute WHERE attrelid = pg_class.oid AND attname = name AND NOT attisdropped
+    )
+"""
+
 POSTGRESQL_VISIBLE_TABLES = f"""
     SELECT json_build_object(
         'everywhere', (
             SELECT COALESCE(json_agg(json_build_array(
                 nspname, ({_VERSION_OF.format(table=TABLE)}), ({_VERSION_OF.format(table=DONE)}),
-                ({_VERSION_OF_FUNCTIONS})
+                ({_VERSION_OF_FUNCTIONS}), ({_LACKS})
             ) ORDER BY nspname), '[]')
             FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
             WHERE relname = '{TABLE}' AND relkind IN ('r', 'p', 'v', 'm', 'f') AND nspname !~ '^pg_(temp|toast)'
@@ -60,11 +67,13 @@ class Versions(NamedTuple):
         marks: of the mark table.
         done: of the table of what was done once.
         functions: of the functions that enforce.
+        lacks: the columns of the mark table that are not there.
     """
 
     marks: str | None
     done: str | None
     functions: str | None = None
+    lacks: Sequence[str] = ()
 
 
 class VisibleTables(NamedTuple):
@@ -118,7 +127,7 @@ class Choice:
     def of(self, visible: VisibleTables) -> str:
         """Return the schema of the guard's table. Raise GuardNotEnforceable where there is none, or no clear one, or
         one of another version."""
-        schema = self._of(visible)
+        schema = self.find(visible)
         if schema is None:
             where = "" if self.named is None else f" in the schema {self.named}"
             raise GuardNotEnforceable(f"the table {TABLE} is missing{where}: {self._missing}")
@@ -138,18 +147,27 @@ class Choice:
 
     def _check_tables(self, schema: str, versions: Versions) -> None:
         """Raise GuardNotEnforceable where a table is of another version."""
-        for table, version in ((TABLE, versions.marks), (DONE, versions.done)):
-            if version is None or version == str(VERSION):
-                continue
-            what = f"the table {schema}.{table} is {_made_by(version)}"
-            if version:
-                raise GuardNotEnforceable(f"{what}: {_UPGRADE}; nothing was written")
-            statements = "; ".join(bring_up_to_date(self.home(schema), self.database))
-            manner = "in one transaction" if self.database != "mysql" else "one after the other"
+        statements = self.to_bring_up_to_date(schema, versions)
+        if versions.lacks:
             raise GuardNotEnforceable(
-                f"{what}: stop all writers that use it, and bring it up to date as its owner, {manner}; nothing was "
-                f"written. {statements}"
+                f"the table {schema}.{TABLE} is {_made_by('')}: as its owner, execute these statements one after the "
+                f"other (docs/guards/databases.md, earlier tables); nothing was written. {'; '.join(statements)}"
             )
+
+    def to_bring_up_to_date(self, schema: str, versions: Versions) -> list[str]:
+        """Return the statements that are left to do with tables of an earlier program. None are, where they are of
+        this version.
+
+        Raises:
+            GuardNotEnforceable: one is of a newer version.
+        """
+        for table, version in ((TABLE, versions.marks), (DONE, versions.done)):
+            if version and version != str(VERSION):
+                raise GuardNotEnforceable(
+                    f"the table {schema}.{table} is {_made_by(version)}: {_UPGRADE}; nothing was written"
+                )
+        home = self.home(schema)
+        return bring_up_to_date(home, self.database, versions.lacks, lacks_done=versions.done is None)
 
     def to_create(self, visible: VisibleTables) -> str | None:
         """Return the schema in which tables must be created. None: they are there already.
@@ -157,7 +175,7 @@ class Choice:
         Raises:
             GuardNotEnforceable: there would be two mark tables, or there is one of another version.
         """
-        schema = self._of(visible)
+        schema = self.find(visible)
         if schema is not None:
             self._check_tables(schema, visible.everywhere[schema])
             return None
@@ -168,7 +186,12 @@ class Choice:
         check_found(visible.path[0])
         return visible.path[0]
 
-    def _of(self, visible: VisibleTables) -> str | None:
+    def find(self, visible: VisibleTables) -> str | None:
+        """Return the schema of the guard's table, whatever its version. None: there is none.
+
+        Raises:
+            GuardNotEnforceable: the choice is not clear.
+        """
         if self.named is not None:
             others = [schema for schema in visible.path if schema in visible.everywhere and schema != self.named]
             if others:

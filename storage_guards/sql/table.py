@@ -8,6 +8,7 @@ The default of a table's column ``version`` is the table's version, so the catal
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from fencing.kernel.fence import MAX_NUMBER, MAX_RESOURCE_BYTES
@@ -72,6 +73,8 @@ class Definition(NamedTuple):
         return {self.integers: " AND ".join(f"typeof({name}) = 'integer'" for name in numbers), **self.checks}
 
 
+_NUMBER, _READERS = "fencing_marks_number", "fencing_marks_readers"
+
 MARK_TABLE = Definition(
     TABLE,
     (
@@ -88,9 +91,9 @@ MARK_TABLE = Definition(
     ("resource",),
     {
         # 0 is the floor's, and that of a mark which a reader made: the token of both is empty.
-        "fencing_marks_number": f"number BETWEEN 1 AND {MAX_NUMBER} OR (number = 0 AND token = '')",
+        _NUMBER: f"number BETWEEN 1 AND {MAX_NUMBER} OR (number = 0 AND token = '')",
         "fencing_marks_seq": "seq >= 0",
-        "fencing_marks_readers": f"readers BETWEEN 0 AND {MAX_NUMBER}",
+        _READERS: f"readers BETWEEN 0 AND {MAX_NUMBER}",
     },
     "fencing_marks_integers",
 )
@@ -155,36 +158,40 @@ def create_table(home: str, definition: Definition, database: DatabaseName) -> s
     return f"CREATE TABLE IF NOT EXISTS {_named(home, definition.name)} ({', '.join(parts)}){options}"
 
 
-_ADDED = ("readers", "version")
+ADDED = ("readers", "version")
+"""The columns that tables of an earlier program lack."""
 
 
-def bring_up_to_date(home: str, database: DatabaseName) -> list[str]:
-    """Return the statements that make tables of version 1 of those that an earlier program made, which tell none.
+def bring_up_to_date(
+    home: str, database: DatabaseName, lacks: Sequence[str] = ADDED, *, lacks_done: bool = True
+) -> list[str]:
+    """Return the statements that make tables of version 1 of those that an earlier program made.
 
-    On SQLite they belong in one transaction: it cannot change a constraint, so the table is made anew.
+    Earlier programs go on with them. Each statement stands for itself: after an interruption the rest can follow. On
+    SQLite the CHECK of ``number`` stays the earlier one, for it cannot be replaced.
 
     Args:
         home: the schema, as SQL. "": the connection's own.
         database: its kind.
+        lacks: which columns of ``ADDED`` are not there.
+        lacks_done: there is no ``fencing_done``.
     """
-    table, old = _named(home, TABLE), f"{TABLE}_before"
-    columns, checks = MARK_TABLE.columns_on(database), MARK_TABLE.checks_on(database)
-    create_done = create_table(home, DONE_TABLE, database)
+    table, checks = _named(home, TABLE), MARK_TABLE.checks_on(database)
+    added = [column for column in MARK_TABLE.columns_on(database) if column.name in lacks]
+    statements = []
     if database == "sqlite":
-        kept = ", ".join(column.name for column in columns if column.name not in _ADDED)
-        return [
-            f"ALTER TABLE {table} RENAME TO {old}",
-            create_table(home, MARK_TABLE, database),
-            f"INSERT INTO {table} ({kept}) SELECT {kept} FROM {_named(home, old)}",
-            f"DROP TABLE {_named(home, old)}",
-            create_done,
-        ]
-    changes = [f"ADD COLUMN {_declared(column, database)}" for column in columns if column.name in _ADDED]
-    changes.append("DROP CONSTRAINT fencing_marks_number")
-    changes += [
-        f"ADD CONSTRAINT {name} CHECK ({checks[name]})" for name in ("fencing_marks_number", "fencing_marks_readers")
-    ]
-    return [f"ALTER TABLE {table} {', '.join(changes)}", create_done]
+        for column in added:
+            check = f" CONSTRAINT {_READERS} CHECK (typeof(readers) = 'integer' AND {checks[_READERS]})"
+            check = check if column.name == "readers" else ""
+            statements.append(f"ALTER TABLE {table} ADD COLUMN {_declared(column, database)}{check}")
+    else:
+        drop = "DROP CONSTRAINT IF EXISTS" if database == "postgresql" else "DROP CONSTRAINT"
+        changes = [f"ADD COLUMN {_declared(column, database)}" for column in added]
+        if "readers" in lacks:
+            changes.append(f"{drop} {_NUMBER}")
+            changes += [f"ADD CONSTRAINT {name} CHECK ({checks[name]})" for name in (_NUMBER, _READERS)]
+        statements += [f"ALTER TABLE {table} {', '.join(changes)}"] if changes else []
+    return [*([create_table(home, DONE_TABLE, database)] if lacks_done else []), *statements]
 
 
 def _named(home: str, table: str) -> str:

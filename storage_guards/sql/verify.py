@@ -68,11 +68,12 @@ def report(database: str, findings: Iterable[Finding], table: str) -> VerifyRepo
     return found
 
 
-def missing_checks(there: Container[str], how: str = "is missing") -> Iterator[Finding]:
+def missing_checks(there: Container[str], how: str = "is missing", *, may_be_added: bool = True) -> Iterator[Finding]:
     """Yield the CHECK constraints that every database has and that are not ``there``."""
-    yield from (
-        Finding("upkeep", f"the CHECK {name} {how}", MAKE_ANEW) for name in MARK_TABLE.checks if name not in there
-    )
+    for name, check in MARK_TABLE.checks.items():
+        if name not in there:
+            add = f"ALTER TABLE {TABLE} ADD CONSTRAINT {name} CHECK ({check})"
+            yield Finding("upkeep", f"the CHECK {name} {how}", add if may_be_added else MAKE_ANEW)
 
 
 def missing_floor(count: int) -> Iterator[Finding]:

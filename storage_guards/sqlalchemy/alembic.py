@@ -6,42 +6,18 @@ With ``import storage_guards.sqlalchemy.alembic`` in ``script.py.mako`` each mig
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 from sqlalchemy import VARBINARY, Column, Connection, Table, Text, event, inspect
 from sqlalchemy.dialects.postgresql.base import ischema_names
 from sqlalchemy.types import TypeDecorator, UserDefinedType
 
-from fencing.kernel.errors import GuardNotEnforceable
-from fencing.sql.dialects import dialect_of, unsupported
 from storage_guards.continuity import new_id
-from storage_guards.sql import table as tables
 from storage_guards.sql.outcome import FLOOR, REMEMBERED_CHARACTERS, TABLE
 
-__all__ = ["XID8", "RecentWrites", "bring_up_to_date"]
+__all__ = ["XID8", "RecentWrites"]
 
 _WAS_THERE = "fencing_was_there"
-
-
-def bring_up_to_date(connection: Connection, schema: str | None = None) -> list[str]:
-    """Return the statements that bring the tables of an earlier program up to date, for a migration of one's own::
-
-        for statement in storage_guards.sqlalchemy.alembic.bring_up_to_date(op.get_bind()):
-            op.execute(statement)
-
-    Alembic's autogenerate finds the new columns and the new table, but no CHECK constraint. A guard that meets such
-    tables refuses them, and prints the same statements.
-
-    Args:
-        connection: to the database; of a dialect of PostgreSQL, MariaDB, MySQL or SQLite.
-        schema: of the tables. None: the connection's own.
-    """
-    refusal = unsupported(connection.engine)
-    if refusal is not None:
-        raise GuardNotEnforceable(refusal)
-    database = cast(tables.DatabaseName, dialect_of(connection.engine).names[0])
-    home = "" if schema is None else connection.dialect.identifier_preparer.quote_schema(schema)
-    return tables.bring_up_to_date(home, database)
 
 
 class XID8(UserDefinedType[str]):

@@ -69,6 +69,24 @@ class SQLAlchemyBase(OperationsBase):
         """The mark table's metadata, for Alembic: ``target_metadata = [my_metadata, guard.metadata]``."""
         return self._marks.metadata
 
+    def upgrade_sql(self, connection: Connection) -> list[str]:
+        """Return the statements that bring the tables of an earlier program up to date, for a migration::
+
+            for statement in guard.upgrade_sql(op.get_bind()):
+                op.execute(statement)
+
+        It looks at the tables, and changes nothing. There is nothing to do where they are of this version, or are not
+        there yet. Alembic's autogenerate finds the new columns and the new table, but no CHECK constraint. A guard that
+        meets earlier tables prints the same statements.
+
+        Args:
+            connection: of the guard's database, as the owner of the tables. For asyncio, the one of ``run_sync``.
+
+        Raises:
+            GuardNotEnforceable: it is not clear which mark table is meant, or there is one of a newer version.
+        """
+        return self._marks.to_bring_up_to_date(connection)
+
     def _transaction(
         self,
         holders: Sequence[Fence | HasFence],

@@ -118,6 +118,14 @@ class Marks(ABC):
             self._located = self._statements_in(self._choice.of(self._visible_tables(connection)))
         return self._located
 
+    def to_bring_up_to_date(self, connection: Connection) -> list[str]:
+        """Return the statements that bring tables of an earlier program up to date. None are, where they are new."""
+        visible = self._visible_tables(connection)
+        schema = self._choice.find(visible)
+        if schema is None:
+            return []
+        return self._choice.to_bring_up_to_date(schema, visible.everywhere[schema])
+
     @abstractmethod
     def _visible_tables(self, connection: Connection) -> VisibleTables:
         """Look for mark tables. It takes no lock and no snapshot."""

@@ -23,7 +23,7 @@ from storage_guards.sql.pruning import Pruning
 from storage_guards.sql.schema import Versions, VisibleTables, quoted
 from storage_guards.sql.sockets import is_readable
 from storage_guards.sql.statements import MySQLStatements, is_one_write, statements_on_mysql
-from storage_guards.sql.table import DONE, PARTITION, PARTITION_BY
+from storage_guards.sql.table import ADDED, DONE, PARTITION, PARTITION_BY
 from storage_guards.sql.verify import Finding
 from storage_guards.sqlalchemy.direct import ON_EXECUTION, fetch_directly, has_hooks
 from storage_guards.sqlalchemy.joined_bounds import bound_to_the_end
@@ -124,7 +124,9 @@ class MySQLMarks(Marks):
             f"UNION ALL SELECT 'partition', table_schema, '' FROM information_schema.partitions "
             f"WHERE table_name = '{TABLE}' AND partition_name = '{PARTITION}' "
             f"UNION ALL SELECT CONCAT('version of ', table_name), table_schema, column_default "
-            f"FROM information_schema.columns WHERE table_name IN ('{TABLE}', '{DONE}') AND column_name = 'version'"
+            f"FROM information_schema.columns WHERE table_name IN ('{TABLE}', '{DONE}') AND column_name = 'version' "
+            f"UNION ALL SELECT CONCAT('column ', column_name), table_schema, '' FROM information_schema.columns "
+            f"WHERE table_name = '{TABLE}' AND column_name IN ({', '.join(map(repr, ADDED))})"
         ).all()
         found: dict[str, dict[str, str]] = {}
         for kind, schema, value in rows:
@@ -138,7 +140,12 @@ class MySQLMarks(Marks):
 
         self._partitioned = frozenset(found.get("partition", ()))
         everywhere = {
-            name: Versions(version(TABLE, name), version(DONE, name)) for name in sorted(found.get(TABLE, ()))
+            name: Versions(
+                version(TABLE, name),
+                version(DONE, name),
+                lacks=[column for column in ADDED if name not in found.get(f"column {column}", {})],
+            )
+            for name in sorted(found.get(TABLE, ()))
         }
         return VisibleTables(everywhere, tuple(found.get("path", ())))
 

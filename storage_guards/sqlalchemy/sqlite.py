@@ -20,7 +20,7 @@ from storage_guards.sql.plans import Batch, Plan, plan_batch, plan_create
 from storage_guards.sql.pruning import Pruning, is_implausible, on_sqlite
 from storage_guards.sql.schema import Versions, VisibleTables, quoted
 from storage_guards.sql.statements import statements_on
-from storage_guards.sql.table import DONE, MARK_TABLE, TYPES
+from storage_guards.sql.table import ADDED, DONE, MARK_TABLE, TYPES
 from storage_guards.sql.verify import IMPLAUSIBLE, MAKE_ANEW, Finding, implausible_marks, missing_checks, not_durable
 from storage_guards.sqlalchemy.direct import fetch_directly
 from storage_guards.sqlalchemy.marks import Located, Marks
@@ -129,8 +129,11 @@ class SQLiteMarks(Marks):
         names = [row.name for row in connection.exec_driver_sql("PRAGMA database_list")]
         found = {}
         for name in names:
-            if (marks := _version_of(connection, name, TABLE)) is not None:
-                found[name] = Versions(marks, _version_of(connection, name, DONE))
+            marks, done = _columns_of(connection, name, TABLE), _columns_of(connection, name, DONE)
+            if marks:
+                lacks = [column for column in ADDED if column not in marks]
+                version = marks.get("version", "")
+                found[name] = Versions(version, done.get("version", "") if done else None, lacks=lacks)
         path = ["main", *("temp" for name in names if name == "temp")]
         return VisibleTables(found, tuple(path))
 
@@ -160,7 +163,7 @@ class SQLiteMarks(Marks):
             yield Finding("safety", "the primary key is not (resource) alone", MAKE_ANEW)
         query = f"SELECT sql FROM {home}.sqlite_master WHERE name = '{TABLE}'"
         made: str = connection.exec_driver_sql(query).scalar_one()
-        yield from missing_checks(made)
+        yield from missing_checks(made, may_be_added=False)
         if MARK_TABLE.integers not in made:
             yield Finding("upkeep", f"the CHECK {MARK_TABLE.integers} is missing: a number may be text", MAKE_ANEW)
         implausible = f"SELECT resource, max(number, readers) FROM {table} WHERE {is_implausible()} LIMIT {IMPLAUSIBLE}"
@@ -183,11 +186,10 @@ def _located_in(schema: str) -> Located:
     return Located(schema, table, prepared, prepared, check=statements.check.format(**PLACES))
 
 
-def _version_of(connection: Connection, home: str, table: str) -> str | None:
-    """Return the version of a table. "": it tells none. None: it is not there."""
+def _columns_of(connection: Connection, home: str, table: str) -> dict[str, str]:
+    """Return the columns of a table, with their defaults. There are none where it is not there."""
     columns = connection.exec_driver_sql(f"PRAGMA {_quoted_any(home)}.table_info({table})").all()
-    defaults = [str(column.dflt_value or "") for column in columns if column.name == "version"]
-    return "".join(defaults) if columns else None
+    return {column.name: str(column.dflt_value or "") for column in columns}
 
 
 def _quoted_any(name: str) -> str:

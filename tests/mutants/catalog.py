@@ -1051,10 +1051,17 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/sql/test_formats.py::test_readers_and_marks_without_a_holder[aiosqlite]",),
     ),
     Mutant(
+        "tables-of-an-earlier-program-are-used",
+        "storage_guards/sql/schema.py",
+        "if versions.lacks:",
+        "if False:",
+        ("tests/sql/test_mark_schemas.py::test_another_version_is_refused",),
+    ),
+    Mutant(
         "tables-of-another-version-are-used",
         "storage_guards/sql/schema.py",
-        "if version is None or version == str(VERSION):",
-        "if True:",
+        "if version and version != str(VERSION):",
+        "if False:",
         ("tests/sql/test_mark_schemas.py::test_another_version_is_refused",),
     ),
     Mutant(

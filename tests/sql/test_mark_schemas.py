@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from fencing import Fence, GuardNotEnforceable, StaleFence
 from storage_guards import AsyncPsycopgGuard, AsyncSQLAlchemyGuard, PsycopgGuard, SQLAlchemyGuard
 from storage_guards.sql.schema import Choice, Versions, VisibleTables, check_schema
+from storage_guards.sql.table import ADDED
 from tests.support.enforced import Roles, connect, dsn, two_roles
 from tests.support.servers import MariaDBServer
 from tests.support.sides import Side, close_engine
@@ -379,7 +380,11 @@ def test_a_schema_of_one_connection_or_of_the_database_is_refused(schema: str) -
 @pytest.mark.parametrize(
     ("versions", "says"),
     [
-        (Versions("", None), 'fencing_marks is of an earlier program: .* ALTER TABLE "public".fencing_marks ADD'),
+        (Versions("", None, lacks=ADDED), 'is of an earlier program: .* ALTER TABLE "public".fencing_marks ADD'),
+        (
+            Versions("", "1", lacks=["version"]),
+            'earlier program: .* written. ALTER TABLE "public".fencing_marks ADD COLUMN v',
+        ),
         (Versions("2", "1"), "fencing_marks is of version 2, and this library knows 1: upgrade this library"),
         (Versions("1", "2"), "fencing_done is of version 2, and this library knows 1: upgrade this library"),
         (Versions("1", "1", ""), "functions of public .* are of an earlier program: call guard.enforce"),
