@@ -98,7 +98,8 @@ EARLIER = (
     (
         'CREATE TABLE fencing_marks (resource TEXT COLLATE "C" PRIMARY KEY, number BIGINT NOT NULL, '
         "token TEXT NOT NULL, seq BIGINT NOT NULL, recent_writes TEXT DEFAULT '' NOT NULL, "
-        "claimed_at TIMESTAMPTZ DEFAULT now() NOT NULL, xact xid8, CONSTRAINT fencing_marks_number CHECK (number >= 0), CONSTRAINT fencing_marks_seq CHECK (seq >= 0))"
+        "claimed_at TIMESTAMPTZ DEFAULT now() NOT NULL, xact xid8, "
+        "CONSTRAINT fencing_marks_number CHECK (number >= 0), CONSTRAINT fencing_marks_seq CHECK (seq >= 0))"
     ),
     "INSERT INTO fencing_marks VALUES ('fencing:floor', 0, '', 0, 'abcdefghijkl')",
 )
