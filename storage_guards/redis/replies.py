@@ -45,16 +45,26 @@ def found_under(resource: str, found: list[Any]) -> tuple[State | None, int]:
             f"written; upgrade this program"
         )
     try:
-        number, token, seq, writes = (part.decode("ascii") for part in parts)
-        readers = 0 if its_readers is None else int(its_readers)
+        _, token, _, writes = (part.decode("ascii") for part in parts)
+        readers = _number(b"0" if its_readers is None else its_readers, 16)
+        if not writes.split():
+            raise ValueError("no write is named")
         if not token:
-            return None, max(int(number), readers)
-        return State(Mark(int(number), token, int(seq), readers), tuple(writes.split())), 0
+            return None, max(_number(parts[0], 16), readers)
+        mark = Mark(_number(parts[0], 16), token, _number(parts[2], 18), readers)
+        return State(mark, tuple(writes.split())), 0
     except (AttributeError, TypeError, ValueError):
         raise GuardNotEnforceable(
             f"the mark of {resource!r} is damaged: an operator must find out what has changed the key "
             f"{mark_key(resource)!r}, and restore it with the data"
         ) from None
+
+
+def _number(text: bytes, digits: int) -> int:
+    """Return a number of a mark, as the scripts take it. Raise ValueError where it is none."""
+    if not text.isdigit() or len(text) > digits:
+        raise ValueError("no number")
+    return int(text)
 
 
 def check_policy(info: bytes, address: str) -> None:

@@ -2241,8 +2241,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a-claim-in-redis-of-a-readers-number-is-admitted",
         "storage_guards/redis/lua/mark.lua",
-        "tonumber(number) <= (tonumber(mark[5])",
-        "tonumber(number) < (tonumber(mark[5])",
+        "tonumber(number) > tonumber(mark[5])",
+        "tonumber(number) >= tonumber(mark[5])",
         ("tests/redis_guard/test_readers.py::test_numbers_are_compared_exactly[sync]",),
     ),
     Mutant(
@@ -2255,15 +2255,29 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a-mark-in-redis-of-a-newer-version-is-overwritten",
         "storage_guards/redis/lua/mark.lua",
-        "(mark[6] and mark[6] ~= '1') or ",
-        "",
+        "return (mark[6] and mark[6] ~= '1')",
+        "return false",
         ("tests/redis_guard/test_readers.py::test_a_mark_of_a_newer_version_is_refused_and_stays[sync]",),
+    ),
+    Mutant(
+        "a-claim-in-redis-makes-a-damaged-mark-whole",
+        "storage_guards/redis/lua/claim.lua",
+        "or not is_whole(mark) ",
+        "",
+        ("tests/redis_guard/test_readers.py::test_a_mark_that_is_damaged_is_refused_and_stays[sync]",),
+    ),
+    Mutant(
+        "a-seq-in-redis-that-cannot-be-counted-is-written",
+        "storage_guards/redis/lua/mark.lua",
+        "#mark[3] < 19",
+        "#mark[3] < 25",
+        ("tests/redis_guard/test_readers.py::test_a_mark_that_is_damaged_is_refused_and_stays[sync]",),
     ),
     Mutant(
         "an-outcome-is-settled-in-a-mark-of-a-newer-version",
         "storage_guards/redis/lua/settle.lua",
-        "if mark[6] and mark[6] ~= '1' then return {'changed', 0, mark} end\n",
-        "",
+        "if (mark[6] and mark[6] ~= '1') or not is_whole",
+        "if not is_whole",
         ("tests/redis_guard/test_readers.py::test_a_mark_of_a_newer_version_is_refused_and_stays[sync]",),
     ),
     Mutant(

@@ -24,12 +24,12 @@ WRITTEN_OFTEN = CLAIMED | {"seq": b"17", "writes": b" ".join([b"<id>"] * 16)}
 CLAIMED_AGAIN = {"number": b"8", "seq": b"0", "token": b"b" * 22, "writes": b" ".join([b"<id>"] * 16)}
 WITH_READERS = CLAIMED_AGAIN | {"readers": b"6", "version": b"1"}
 SCRIPTS = {
-    "CLAIM": "80883dece9d1c4f72d6a6f0dc49166c096d6d59a",
-    "READ_MARKS": "58c1a369e96978d5bfbdff8f3c4de827206eb4ec",
-    "READ": "e6e0263f00f99cd1dd9a5772f8faf29744c0d526",
-    "WRITE": "1e48090f53c88911e6bb818dfdd9728445c17c56",
-    "SETTLE": "c385bd3a6c9ef46732cde7dd3875c4498479342b",
-    "checked_script": "3fc0629353f61c3fd654bc515378c572b8d91d5c",
+    "CLAIM": "7fe24e9a3cf9c6dd37846cbf7f4518026565dad5",
+    "READ_MARKS": "d09ba5d61b56a089ed92bbfad5af83e04eccd307",
+    "READ": "0f711a8cb4f11696ffe8e37bdbb67ffbbd8ad296",
+    "WRITE": "7068115eaa571e4fd4e761a83f2f8f78d9ec20d4",
+    "SETTLE": "3552ccc8a4091a294a0a203b38fe8d0a12f186e0",
+    "checked_script": "5dfb9de304e603a4d3d30fe55646deab3672e2d4",
 }
 
 

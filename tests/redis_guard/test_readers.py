@@ -119,6 +119,36 @@ def test_readers_that_are_no_number_are_damage(side: Side, any_redis: RedisServe
         assert state(any_redis) == before
 
 
+DAMAGE = {
+    "number": (None, "", "x", "nan", "-1", "1e3", " 5", "0" * 17),
+    "token": (None,),
+    "seq": (None, "", "x", "-1", "1" * 19, 2**63 - 1),
+    "writes": (None, "", " "),
+    "readers": ("nan", "-1", " 1", "1e3"),
+}
+
+
+def test_a_mark_that_is_damaged_is_refused_and_stays(side: Side, any_redis: RedisServer) -> None:
+    guard, client = guard_of(side, any_redis.url), any_redis.client()
+    side.call(guard.claim, MINE)
+    whole: Any = client.hgetall(mark_key("orders:42"))
+    for field, values in DAMAGE.items():
+        for value in values:
+            client.delete(mark_key("orders:42"))
+            client.hset(mark_key("orders:42"), mapping=whole)
+            if value is None:
+                client.hdel(mark_key("orders:42"), field)
+            else:
+                client.hset(mark_key("orders:42"), field, value)
+            before = state(any_redis)
+            calls = [lambda: guard.claim(NEWER), lambda: guard.write(MINE, SET_1), lambda: guard.mark("orders:42")]
+            if field in ("number", "readers"):
+                calls.append(lambda: guard.claim(Fence("orders:42", 1, "o" * 22)))
+            for call in calls:
+                assert "is damaged" in str(side.expect(GuardNotEnforceable, call)), (field, value)
+            assert state(any_redis) == before, (field, value)
+
+
 # A newer version
 
 

@@ -9,7 +9,7 @@ local count, seqs, checked = tonumber(ARGV[1]), {}, {}
 for i = 1, count do
   local mark = mark_at(KEYS[i])
   if mark[1] ~= ARGV[3 * i + 1] or mark[2] ~= ARGV[3 * i + 2] or newest_of(mark) ~= ARGV[3 * i + 3]
-    or keeps_out(mark, mark[1]) then
+    or not mark[3] or keeps_out(mark, mark[1]) then
     return {'changed', i - 1, mark}
   end
   checked[i] = mark

@@ -15,10 +15,22 @@ local function mark_at(key)
   return redis.call('HMGET', key, 'number', 'token', 'seq', 'writes', 'readers', 'version')
 end
 
--- Returns whether a mark with readers or a version keeps the number out: it must exceed each reader, and nothing is above what is
--- no number. A newer version of the library writes another form, which this one must not change.
+local function is_number(text) return text and #text < 17 and string.find(text, '^%d+$') end
+
+-- Returns whether a mark keeps the number out: it must exceed each reader. A newer version of the library writes another form,
+-- which this one must not change, and neither what is damaged. A seq of 18 digits can be counted up.
 local function keeps_out(mark, number)
-  return (mark[6] and mark[6] ~= '1') or (mark[5] and tonumber(number) <= (tonumber(mark[5]) or math.huge))
+  return (mark[6] and mark[6] ~= '1')
+    or (mark[5] and not (is_number(mark[5]) and tonumber(number) > tonumber(mark[5])))
+    or (mark[3] and not (#mark[3] < 19 and string.find(mark[3], '^%d+$')))
+end
+
+-- Returns whether a mark has what every mark has, or is not there at all.
+local function is_whole(mark)
+  if mark[1] or mark[2] or mark[3] or mark[4] or mark[5] then
+    return is_number(mark[1]) and mark[2] and mark[3] and mark[4] and string.find(mark[4], '^%S')
+  end
+  return true
 end
 
 local function newest_of(mark)

@@ -3,10 +3,10 @@
 -- what its successor has accepted.
 -- KEYS: the mark
 -- ARGV: 1 number, 2 token, 3 the write's id, 4 the newest id that it expected, 5 the history that it names, 6 a new id
--- Returns: {'landed'}, {'never'} or {'unknown'}, or {'changed', 0, mark}: a newer version has written it
+-- Returns: {'landed'}, {'never'} or {'unknown'}, or {'changed', 0, mark}: a newer version has written it, or it is damaged
 
 local mark, found = mark_at(KEYS[1]), {}
-if mark[6] and mark[6] ~= '1' then return {'changed', 0, mark} end
+if (mark[6] and mark[6] ~= '1') or not is_whole(mark) then return {'changed', 0, mark} end
 for id in string.gmatch(mark[4] or '', '%S+') do found[id] = true end
 if found[ARGV[3]] then return {'landed'} end
 if ARGV[5] == '' or (ARGV[5] ~= history() and ARGV[5] ~= history('master_replid2')) then return {'unknown'} end
