@@ -16,10 +16,11 @@ The server resolves, quotes and looks up all names. Every function has a search_
 
 from __future__ import annotations
 
-from storage_guards.sql.functions import CREATE_FUNCTIONS, FUNCTION_NAMES
+from storage_guards.sql.functions import CREATE_FUNCTIONS
 from storage_guards.sql.outcome import TABLE
 from storage_guards.sql.schema import quoted
 from storage_guards.sql.statements import CREATE_LOCK
+from storage_guards.sql.table import NAMES_OF_FUNCTIONS, VERSION, VERSION_MARK
 from storage_guards.sql.verify import forgers
 
 _ROW_TRIGGER = "fencing_enforced"
@@ -59,6 +60,14 @@ _REFUSALS = """
             OR has_any_column_privilege(oid, marks_oid, 'INSERT, UPDATE'))
 """
 
+# Those of a newer version keep rules that this one does not know.
+_REFUSE_NEWER_FUNCTIONS = f"""SELECT max(substring(prosrc FROM '{VERSION_MARK}([0-9]+)')::integer) INTO version
+        FROM pg_proc WHERE proname IN ({NAMES_OF_FUNCTIONS});
+    IF version::integer > {VERSION} THEN
+        RAISE EXCEPTION 'the functions that enforce are of version %, and this library knows {VERSION}: upgrade this '
+            'library', version;
+    END IF;"""
+
 _ENFORCE = f"""
 -- Makes {{table}} refuse every write of a transaction that has not passed the check for the row's resource.
 -- Run it as the owner of that table and of {TABLE}. It may be run again.
@@ -79,6 +88,7 @@ DECLARE
     grantee text;
     wrong text;
     cure text;
+    version text;
 BEGIN
     PERFORM pg_advisory_xact_lock({CREATE_LOCK});
     IF marks_oid IS NULL THEN
@@ -97,6 +107,17 @@ BEGIN
     ELSIF target = marks_oid THEN
         RAISE EXCEPTION 'the check itself writes {TABLE}, so it cannot be enforced';
     END IF;
+    SELECT pg_get_expr(adbin, adrelid) INTO version FROM pg_attribute
+        LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum
+        WHERE attrelid = marks_oid AND attname = 'version' AND NOT attisdropped;
+    IF version IS NULL THEN
+        RAISE EXCEPTION 'the table {TABLE} is of an earlier program: bring it up to date first, as create_tables() '
+            'says';
+    ELSIF version <> '{VERSION}' THEN
+        RAISE EXCEPTION 'the table {TABLE} is of version %, and this library knows {VERSION}: upgrade this library',
+            version;
+    END IF;
+    {_REFUSE_NEWER_FUNCTIONS}
     SELECT nspname, format('%I.%I', nspname, relname) INTO home, marks
         FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace WHERE pg_class.oid = marks_oid;
     SELECT relname INTO bare FROM pg_class WHERE oid = target;
@@ -213,10 +234,12 @@ DO ${tag}$
 DECLARE
     target regclass := to_regclass({table_literal});
     one oid;
+    version text;
 BEGIN
     IF target IS NULL THEN
         RAISE EXCEPTION 'there is no table %', {table_literal};
     END IF;
+    {newer}
     {drop}
 END
 ${tag}$"""
@@ -238,7 +261,7 @@ def enforce(table: str, resource: str, role: str, schema: str | None = None) -> 
         resource=_literal("resource", resource),
         role=_literal("role", role),
         functions=CREATE_FUNCTIONS,
-        names=FUNCTION_NAMES,
+        names=NAMES_OF_FUNCTIONS,
         marks_literal=_literal("schema", marks),
         is_named="false" if schema is None else "true",
         forgers=forgers("marks_oid", "(SELECT relowner FROM pg_class WHERE oid = marks_oid)"),
@@ -253,7 +276,7 @@ def question_for_forgers(schema: str | None) -> str:
 
 def unenforce(table: str) -> str:
     """Return one statement that undoes :func:`enforce` on ``table``."""
-    return _fill(_UNENFORCE, table)
+    return _fill(_UNENFORCE, table, newer=_REFUSE_NEWER_FUNCTIONS)
 
 
 def _fill(template: str, table: str, **values: str) -> str:

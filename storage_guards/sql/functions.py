@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 from storage_guards.sql.outcome import FLOOR
 from storage_guards.sql.statements import statements_on
-from storage_guards.sql.table import VERSION
+from storage_guards.sql.table import FUNCTIONS, VERSION, VERSION_MARK
 
 _PLACES = {"resource": "$1", "number": "$2", "token": "$3", "write": "$4", "writes": "$5"}
 
 # PostgreSQL's format() replaces %1$s by the mark table's full name, and %% by %.
 _SQL = statements_on("%1$s", outermost=True)
-_IS_NO_RESOURCE = f"IF $1 = '{FLOOR}' THEN RAISE EXCEPTION '{FLOOR} is no resource'; END IF;"
+_IS_NO_FENCE = f"IF $1 = '{FLOOR}' OR $3 = '' THEN RAISE EXCEPTION 'the floor, or an empty token, is no fence'; END IF;"
 _ADMITTED = "TABLE (seq bigint, recent_writes text, xact text, outermost boolean)"
 
 
@@ -38,14 +38,14 @@ _CHECK = _Function(
     "fencing_check",
     "text, bigint, text, text",
     _ADMITTED,
-    _body(_IS_NO_RESOURCE, f"RETURN QUERY {_SQL.check};"),
+    _body(_IS_NO_FENCE, f"RETURN QUERY {_SQL.check};"),
 )
 
 _CLAIM = _Function(
     "fencing_claim",
     "text, bigint, text, text, bigint",
     _ADMITTED,
-    _body(_IS_NO_RESOURCE, f"RETURN QUERY {_SQL.claim};"),
+    _body(_IS_NO_FENCE, f"RETURN QUERY {_SQL.claim};"),
 )
 
 _FIRST_CLAIM = _Function(
@@ -53,7 +53,7 @@ _FIRST_CLAIM = _Function(
     "text, bigint, text, text, bigint",
     _ADMITTED,
     _body(
-        _IS_NO_RESOURCE,
+        _IS_NO_FENCE,
         f"PERFORM 1 FROM ({_SQL.lock_floor}) AS floor;",  # the caller may have left that out
         f"RETURN QUERY {_SQL.first_claim};",
     ),
@@ -125,9 +125,7 @@ END""".replace("%", "%%"),
     changes=False,
 )
 
-_VERSION = _Function("fencing_version", "", "integer", f"BEGIN\n    RETURN {VERSION};\nEND", changes=False)
-
-_ALL = (_VERSION, _CHECK, _CLAIM, _FIRST_CLAIM, _LOCK_FLOOR, _LOCK_MARK, _LOCK_ABSENCE, _REQUIRE, _REFUSE_TRUNCATE)
+_ALL = (_CHECK, _CLAIM, _FIRST_CLAIM, _LOCK_FLOOR, _LOCK_MARK, _LOCK_ABSENCE, _REQUIRE, _REFUSE_TRUNCATE)
 
 
 def _create(function: _Function) -> str:
@@ -139,6 +137,7 @@ def _create(function: _Function) -> str:
         RETURNS {function.returns}
         LANGUAGE plpgsql {kind} SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS %L', home, format($body$
 #variable_conflict use_column
+{VERSION_MARK}{VERSION}
 {function.body}
 $body$, marks));
     EXECUTE format('REVOKE ALL ON FUNCTION {name} FROM PUBLIC', home);
@@ -146,4 +145,4 @@ $body$, marks));
 
 
 CREATE_FUNCTIONS = "\n".join(map(_create, _ALL))
-FUNCTION_NAMES = ", ".join(f"'{function.name}'" for function in _ALL)
+assert tuple(function.name for function in _ALL) == FUNCTIONS

@@ -270,7 +270,9 @@ def plan_create(choice: Choice, lock: Sequence[str] = ()) -> Plan[None]:
     schema = choice.to_create(visible)
     if schema is not None:
         tables = [create_table(choice.home(schema), definition, choice.database) for definition in TABLES]
-        yield Ask([*tables, _floor(0)], ends="COMMIT", schema=schema)
+        *_, visible = yield Ask([*tables, _floor(0), Statement("visible_tables")], schema=schema)
+        choice.of(visible)  # a table may have been there that is not of this version
+        yield Ask([], ends="COMMIT")
         return
     schema = choice.of(visible)
     is_done = visible.everywhere[schema].done is not None

@@ -21,7 +21,15 @@ from typing import NamedTuple
 
 from fencing.kernel.errors import GuardNotEnforceable
 from storage_guards.sql.outcome import TABLE
-from storage_guards.sql.table import ADDED, DONE, VERSION, DatabaseName, bring_up_to_date
+from storage_guards.sql.table import (
+    ADDED,
+    DONE,
+    NAMES_OF_FUNCTIONS,
+    VERSION,
+    VERSION_MARK,
+    DatabaseName,
+    bring_up_to_date,
+)
 
 _UNUSUAL = re.compile(r"""["'`\\%:{}\x00-\x1f\x7f]""")
 
@@ -31,11 +39,14 @@ _VERSION_OF = """
     LEFT JOIN pg_attrdef ON adrelid = of.oid AND adnum = attnum
     WHERE of.relnamespace = pg_namespace.oid AND of.relname = '{table}' AND of.relkind IN ('r', 'p')
 """
-_VERSION_OF_FUNCTIONS = """
-    SELECT COALESCE(max(substring(prosrc FROM 'RETURN ([0-9]+);')) FILTER (WHERE proname = 'fencing_version'), '')
-    FROM pg_proc WHERE pronamespace = pg_namespace.oid AND proname IN ('fencing_check', 'fencing_version')
-    HAVING count(*) > 0
+FUNCTION_VERSIONS = f"""
+    SELECT CASE WHEN count(*) = count(version) THEN max(version::integer)::text ELSE '' END
+    FROM (
+        SELECT substring(prosrc FROM '{VERSION_MARK}([0-9]+)') AS version FROM pg_proc
+        WHERE pronamespace = pg_namespace.oid AND proname IN ({NAMES_OF_FUNCTIONS})
+    ) AS functions HAVING count(*) > 0
 """
+"""The highest version of the functions in ``pg_namespace``. "": one of them tells none. No row: there are none."""
 
 _LACKS = f"""
     SELECT COALESCE(json_agg(name), '[]') FROM unnest(ARRAY{list(ADDED)}) AS name
@@ -49,7 +60,7 @@ POSTGRESQL_VISIBLE_TABLES = f"""
         'everywhere', (
             SELECT COALESCE(json_agg(json_build_array(
                 nspname, ({_VERSION_OF.format(table=TABLE)}), ({_VERSION_OF.format(table=DONE)}),
-                ({_VERSION_OF_FUNCTIONS}), ({_LACKS})
+                ({FUNCTION_VERSIONS}), ({_LACKS})
             ) ORDER BY nspname), '[]')
             FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
             WHERE relname = '{TABLE}' AND relkind IN ('r', 'p', 'v', 'm', 'f') AND nspname !~ '^pg_(temp|toast)'
@@ -147,6 +158,11 @@ class Choice:
 
     def _check_tables(self, schema: str, versions: Versions) -> None:
         """Raise GuardNotEnforceable where a table is of another version."""
+        if versions.marks is None:
+            raise GuardNotEnforceable(
+                f"{schema}.{TABLE} is no plain table: a view, or a table of another server, tells no version. Use the "
+                f"table itself; nothing was written"
+            )
         statements = self.to_bring_up_to_date(schema, versions)
         if versions.lacks:
             raise GuardNotEnforceable(
@@ -162,6 +178,11 @@ class Choice:
             GuardNotEnforceable: one is of a newer version.
         """
         for table, version in ((TABLE, versions.marks), (DONE, versions.done)):
+            if version == "" and not (table == TABLE and versions.lacks):
+                raise GuardNotEnforceable(
+                    f"the column version of {schema}.{table} has no default, which tells the version: make the table "
+                    f"as create_tables() does; nothing was written"
+                )
             if version and version != str(VERSION):
                 raise GuardNotEnforceable(
                     f"the table {schema}.{table} is {_made_by(version)}: {_UPGRADE}; nothing was written"

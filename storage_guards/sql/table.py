@@ -19,6 +19,23 @@ DatabaseName = Literal["postgresql", "sqlite", "mysql"]
 VERSION = 1
 """Of the tables and of the functions that enforce. A guard refuses any other one."""
 
+VERSION_MARK = "-- fencing "
+"""Begins the line of a function's body that tells its version."""
+
+FUNCTIONS = (
+    "fencing_check",
+    "fencing_claim",
+    "fencing_first_claim",
+    "fencing_lock_floor",
+    "fencing_lock_mark",
+    "fencing_lock_absence",
+    "fencing_require",
+    "fencing_refuse_truncate",
+)
+"""The functions that enforce. Each one tells its version, for an earlier program replaces only those that it knows."""
+
+NAMES_OF_FUNCTIONS = ", ".join(f"'{name}'" for name in FUNCTIONS)
+
 DONE = "fencing_done"
 
 MOST_KEY_BYTES = 255

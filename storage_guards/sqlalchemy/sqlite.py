@@ -101,6 +101,8 @@ class SQLiteMarks(Marks):
             row = fetch_directly(connection, located.check, values)
             if row is not None and self.dialect.is_open(connection):
                 return [Admitted(fence, row[0], row[1], None)]
+        if joined:  # the caller may commit in spite of a refusal
+            self._confirm(connection)
         admitted = super().admit(connection, fences, seconds, claim=claim, writes=writes, joined=joined)
         self._confirm(connection)
         return admitted

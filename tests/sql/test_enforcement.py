@@ -276,7 +276,7 @@ def test_the_functions_obey_the_rule(roles: Roles, app: psycopg.Connection[Any])
         with pytest.raises(LockNotAvailable):  # nobody raises the floor before this claim is committed
             owner.execute("SELECT * FROM fencing_marks WHERE resource = 'fencing:floor' FOR UPDATE NOWAIT")
     for name in ("claim", "first_claim"):
-        with pytest.raises(RaiseException, match="is no resource"):
+        with pytest.raises(RaiseException, match="is no fence"):
             app.execute(f"SELECT * FROM fencing_{name}('fencing:floor', 999, 'x', 'w', 1)")
     with pytest.raises(CheckViolation):
         app.execute("SELECT * FROM fencing_claim('orders:1', 9007199254740992, 'x', 'w', 1)")

@@ -8,6 +8,7 @@ from hashlib import sha1
 from typing import Any
 
 import pytest
+from psycopg.errors import RaiseException
 from sqlalchemy import inspect, text
 
 from fencing import Fence, GuardNotEnforceable, Mark, StaleFence, UnclaimedFence
@@ -17,7 +18,7 @@ from storage_guards.sql.functions import CREATE_FUNCTIONS
 from storage_guards.sql.table import TABLES, DatabaseName, create_table
 from tests.support.enforced import Roles, two_roles
 from tests.support.formats import unchanged
-from tests.support.sql_ways import Way, new_way, ways
+from tests.support.sql_ways import TO_POSTGRES, Way, new_way, ways
 
 ADD = "UPDATE orders SET total = total + 1"
 OLDER, MINE, NEWER = (Fence("orders:1", number, letter * 22) for number, letter in ((4, "a"), (6, "b"), (9, "c")))
@@ -126,7 +127,7 @@ def test_the_tables_are_as_they_were(database: DatabaseName) -> None:
 
 
 def test_the_functions_are_as_they_were() -> None:
-    unchanged("the functions", sha1(CREATE_FUNCTIONS.encode()).hexdigest(), "58317494d346054846da9e9a02e463ba744c8b0f")
+    unchanged("the functions", sha1(CREATE_FUNCTIONS.encode()).hexdigest(), "c6ce3c2fb577f21b71884fc7d1ff440c597fcf29")
 
 
 class Tables:
@@ -144,6 +145,19 @@ class Tables:
         error = self.side.expect(GuardNotEnforceable, getattr(self.new_guard(), operation), *args)
         assert "nothing was written" in str(error)
         return str(error)
+
+    def set_version(self, version: int, table: str = "fencing_marks") -> None:
+        if self.way.database != "sqlite":
+            self.way.sql(f"ALTER TABLE {table} ALTER COLUMN version SET DEFAULT {version}")
+            return
+        with self.way.outside.connect() as connection:
+            connection.exec_driver_sql("PRAGMA writable_schema = ON")
+            connection.exec_driver_sql(
+                f"UPDATE sqlite_master SET sql = replace(sql, 'SMALLINT DEFAULT 1', 'SMALLINT DEFAULT {version}') "
+                f"WHERE name = '{table}'"
+            )
+            connection.commit()
+        self.way.outside.dispose()  # a connection remembers what it has read of it
 
     def key(self, name: str) -> str:
         return f"UNHEX('{name.encode().hex()}')" if self.way.is_mariadb else f"'{name}'"
@@ -221,16 +235,7 @@ def test_tables_of_a_newer_version(tables: Tables, table: str) -> None:
     way, side = tables.way, tables.side
     side.call(tables.new_guard().create_tables)
     side.call(tables.new_guard().claim, OLDER)
-    if way.database == "sqlite":
-        with way.outside.connect() as connection:
-            connection.exec_driver_sql("PRAGMA writable_schema = ON")
-            connection.exec_driver_sql(
-                f"UPDATE sqlite_master SET sql = replace(sql, 'SMALLINT DEFAULT 1', 'SMALLINT DEFAULT 2') "
-                f"WHERE name = '{table}'"
-            )
-            connection.commit()
-    else:
-        way.sql(f"ALTER TABLE {table} ALTER COLUMN version SET DEFAULT 2")
+    tables.set_version(2, table)
     before = tables.rows()
     for operation, *args in (
         ("claim", NEWER),
@@ -314,19 +319,97 @@ def test_functions_of_another_version(roles: Roles, made_by: str) -> None:
 
         enforce()
         roles.apps_guard().claim(MINE)
-        if made_by == "an earlier program":
-            owner.execute("DROP FUNCTION fencing_version()")
-            says = "are of an earlier program: call guard.enforce() again for each table, as the owner"
-        else:
-            owner.execute(
-                "CREATE OR REPLACE FUNCTION fencing_version() RETURNS integer LANGUAGE plpgsql STABLE "
-                "AS 'BEGIN RETURN 2; END'"
-            )
+        another = {"an earlier program": "", "a newer version": "-- fencing 2"}[made_by]
+        source = owner.execute("SELECT pg_get_functiondef('fencing_claim'::regproc)").fetchone()
+        assert source is not None
+        assert "-- fencing 1" in source[0]
+        owner.execute(source[0].replace("-- fencing 1", another))
+        says = "are of an earlier program: call guard.enforce() again for each table, as the owner"
+        if made_by == "a newer version":
             says = "are of version 2, and this library knows 1: upgrade this library"
         refused = roles.apps_guard()
         for call in (lambda: refused.claim(NEWER), lambda: refused.write(MINE, ADD), lambda: refused.mark("orders:1")):
             with pytest.raises(GuardNotEnforceable, match=re.escape(says)):
                 call()
         assert owner.execute("SELECT number FROM fencing_marks WHERE resource = 'orders:1'").fetchone() == (6,)
-        enforce()
-        refused.claim(NEWER)
+        if made_by == "an earlier program":
+            enforce()
+            refused.claim(NEWER)
+            return
+        for call in (enforce, lambda: guard.unenforce("orders")):
+            with pytest.raises(GuardNotEnforceable, match="the functions that enforce are of version 2, and this"):
+                call()
+        source = owner.execute("SELECT pg_get_functiondef('fencing_claim'::regproc)").fetchone()
+        assert source is not None
+        assert "-- fencing 2" in source[0]
+        assert owner.execute("SELECT 1 FROM pg_trigger WHERE tgname = 'fencing_enforced'").fetchone() == (1,)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ("ALTER COLUMN version SET DEFAULT 2", "is of version 2, and this library knows 1: upgrade"),
+        ("DROP COLUMN version", "is of an earlier program: bring it up to date first"),
+    ],
+)
+def test_nothing_is_enforced_over_a_table_of_another_version(roles: Roles, change: str, says: str) -> None:
+    with roles.as_owner() as owner:
+        owner.execute("CREATE TABLE orders (id integer PRIMARY KEY, total integer NOT NULL)")
+        guard = roles.owners_guard()
+        guard.create_tables()
+        owner.execute(f"ALTER TABLE fencing_marks {change}")
+        with pytest.raises(GuardNotEnforceable, match=says):
+            guard.enforce("orders", resource="'orders:' || id", role=roles.app)
+        assert owner.execute("SELECT 1 FROM pg_proc WHERE proname = 'fencing_check'").fetchone() is None
+
+
+def test_a_function_admits_no_empty_token(roles: Roles) -> None:
+    with roles.as_owner() as owner:
+        owner.execute("CREATE TABLE orders (id integer PRIMARY KEY, total integer NOT NULL)")
+        guard = roles.owners_guard()
+        guard.create_tables()
+        guard.enforce("orders", resource="'orders:' || id", role=roles.app)
+    with roles.as_app() as app:
+        for call in ("check('x', 0, '', 'i')", "claim('x', 5, '', 'i', 1)", "first_claim('x', 5, '', 'i', 1)"):
+            with pytest.raises(RaiseException, match="an empty token, is no fence"):
+                app.execute(f"SELECT * FROM fencing_{call}")
+
+
+@pytest.mark.parametrize("tables", ways("aiosqlite", of=("sqlite", "aiosqlite", "psycopg", "pymysql")), indirect=True)
+def test_a_joined_transaction_writes_nothing_of_a_newer_version(tables: Tables) -> None:
+    """The caller may commit in spite of the refusal."""
+    way = tables.way
+    SQLAlchemyGuard(way.outside).create_tables()
+    SQLAlchemyGuard(way.outside).claim(MINE)
+    tables.set_version(2)
+    before = way.sql("SELECT seq, recent_writes FROM fencing_marks")
+    with way.outside.connect() as connection:
+        with pytest.raises(GuardNotEnforceable, match="of version 2"):
+            SQLAlchemyGuard(way.outside).advance(connection, MINE)
+        connection.commit()
+    assert way.sql("SELECT seq, recent_writes FROM fencing_marks") == before
+
+
+@pytest.mark.thorough
+def test_a_table_of_what_was_done_once_that_is_newer_is_not_joined(tables: Tables) -> None:
+    way, side = tables.way, tables.side
+    side.call(tables.new_guard().create_tables)
+    tables.set_version(2, "fencing_done")
+    way.sql("DROP TABLE fencing_marks")
+    guard = tables.new_guard()
+    error = side.expect(GuardNotEnforceable, guard.create_tables)
+    assert "fencing_done is of version 2" in str(error)
+    if not way.is_mariadb:  # there, CREATE TABLE commits
+        assert "fencing_marks is missing" in str(side.expect(GuardNotEnforceable, tables.new_guard().claim, MINE))
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("tables", ways("psycopg", of=TO_POSTGRES), indirect=True)
+def test_a_view_tells_no_version(tables: Tables) -> None:
+    side = tables.side
+    side.call(tables.new_guard().create_tables)
+    tables.way.sql("ALTER TABLE fencing_marks RENAME TO real_marks")
+    tables.way.sql("CREATE VIEW fencing_marks AS SELECT * FROM real_marks")
+    for operation, *args in (("claim", MINE), ("mark", "orders:1"), ("create_tables",)):
+        assert "no plain table" in tables.is_refused(operation, *args)
