@@ -6,6 +6,7 @@ This version fills neither. It reads both strictly, and carries them forward unc
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -115,6 +116,18 @@ NOTHING_DONE = DoneKeys()
 def _done(shown: Any) -> Done:
     number, at = members(shown, "number", "at")
     return Done(check_number(number), read_time(at))
+
+
+def read_json(data: bytes) -> Any:
+    """Return the value of JSON in UTF-8. Raise ValueError where it is none, or where an object has a member twice."""
+    return json.loads(data.decode("utf-8"), object_pairs_hook=_members_once)
+
+
+def _members_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a member is there twice")
+    return found
 
 
 def members(shown: Any, *names: str, **defaults: Any) -> list[Any]:

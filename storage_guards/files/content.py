@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from fencing.kernel.errors import GuardNotEnforceable, OutcomeUnknown
 from fencing.kernel.fence import Fence, Mark, granted_fence
 from storage_guards.continuity import Acknowledged, check_mark
-from storage_guards.kept import NOTHING_DONE, DoneKeys, Kept, kept_mark, mark_of, newer_version
+from storage_guards.kept import NOTHING_DONE, DoneKeys, Kept, kept_mark, mark_of, newer_version, read_json
 
 MOST_BYTES = 64 * 2**20
 """The most bytes of one file: every claim writes it again. Larger ones are published in a folder."""
@@ -112,7 +112,7 @@ def decode(stored: bytes, path: str, probably: Fence | None = None) -> Content:
             raise ValueError(f"unknown kind {kind!r}")
         writes = tuple(second.decode("ascii").split())
         resource, kept = _kept(text, _number(seq), _number(readers), probably)
-        keys = NOTHING_DONE if done == _NOTHING_DONE else DoneKeys.read(json.loads(done))
+        keys = NOTHING_DONE if done == _NOTHING_DONE else DoneKeys.read(read_json(done))
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise GuardNotEnforceable(
             f"the pointer file {path!r} is damaged ({error!s:.100}): an operator must restore it with its data"

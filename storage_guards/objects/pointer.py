@@ -33,7 +33,17 @@ from typing import Any
 
 from fencing.kernel.errors import GuardNotEnforceable
 from fencing.kernel.fence import MAX_SEQ, Fence, Mark, check_number, check_token
-from storage_guards.kept import NOTHING_DONE, DoneKeys, Kept, kept_mark, mark_of, members, newer_version, read_time
+from storage_guards.kept import (
+    NOTHING_DONE,
+    DoneKeys,
+    Kept,
+    kept_mark,
+    mark_of,
+    members,
+    newer_version,
+    read_json,
+    read_time,
+)
 from storage_guards.objects.keys import DataKey, check_name
 
 FORMAT = "fencing-pointer/1"
@@ -201,7 +211,7 @@ def decode(data: bytes, resource: str) -> Pointer:
         GuardNotEnforceable: it is of a newer version, or no pointer of this resource.
     """
     try:
-        shown = json.loads(data)
+        shown = read_json(data)
         if shown["format"] != FORMAT:
             if _OTHER_VERSION.fullmatch(shown["format"]):
                 raise newer_version(f"the pointer of {resource!r}", shown["format"])

@@ -216,6 +216,7 @@ def test_a_newer_pointer_file_is_refused_and_stays(
         HEAD + b"nothing\n[]\n",
         HEAD + b"nothing\n" + NOTHING[:-1],
         HEAD + b'nothing\n{"floor": "", "keys": {}, "other": 1}\n',
+        HEAD + b'nothing\n{"floor": "x", "keys": {}, "floor": ""}\n',
         HEAD + b"something\n" + NOTHING,
         HEAD.replace(b" 2 0\n", b" 2 0 0\n") + b"nothing\n" + NOTHING,
         *(

@@ -1051,6 +1051,27 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/sql/test_formats.py::test_readers_and_marks_without_a_holder[aiosqlite]",),
     ),
     Mutant(
+        "a-joined-check-on-sqlite-comes-before-a-look-at-the-version",
+        "storage_guards/sqlalchemy/sqlite.py",
+        "if joined:  # the caller",
+        "if False:  # the caller",
+        ("tests/sql/test_formats.py::test_a_joined_transaction_writes_nothing_of_a_newer_version[aiosqlite]",),
+    ),
+    Mutant(
+        "an-empty-token-is-a-fence-of-the-functions",
+        "storage_guards/sql/functions.py",
+        "IF $1 = '{FLOOR}' OR $3 = '' THEN",
+        "IF $1 = '{FLOOR}' THEN",
+        ("tests/sql/test_formats.py::test_a_function_admits_no_empty_token",),
+    ),
+    Mutant(
+        "a-member-that-is-there-twice-is-accepted",
+        "storage_guards/kept.py",
+        "if len(found) < len(pairs):",
+        "if False:",
+        ("tests/objects/test_pointer.py::test_unknown_content_is_refused",),
+    ),
+    Mutant(
         "tables-of-an-earlier-program-are-used",
         "storage_guards/sql/schema.py",
         "if versions.lacks:",

@@ -198,6 +198,10 @@ def broken(change: Any) -> bytes:
         broken(lambda it: it.update(deleted={"number": 7})),
         broken(lambda it: it.update(deleted={"number": 7, "token": "a" * 22, "at": DONE["at"], "other": 1})),
         broken(lambda it: it.pop("deleted")),
+        broken(lambda it: None).replace(b'"readers": 0', b'"readers": 9, "readers": 0'),
+        broken(lambda it: None).replace(b'"format": "f', b'"format": "fencing-pointer/2", "format": "f'),
+        broken(lambda it: None).decode().encode("utf-16"),
+        b"\xef\xbb\xbf" + broken(lambda it: None),
     ],
 )  # fmt: skip
 def test_unknown_content_is_refused(data: bytes) -> None:

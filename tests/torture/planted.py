@@ -39,21 +39,21 @@ class Planted(NamedTuple):
 
 STATEMENTS = "storage_guards/sql/statements.py"
 RESOURCE = 'f"WHERE resource = {{resource}}'
-CHECK = f'{RESOURCE} AND number = {{{{number}}}} AND token = {{{{token}}}} {{reply}}"'
+CHECK = f'{RESOURCE} AND number = {{{{number}}}} AND token = {{{{token}}}} AND readers < {{{{number}}}} "'
 
 PLANTED = (
     Planted(
         "a write is checked",
         "late writer",
         STATEMENTS,
-        ((CHECK, f'{RESOURCE} {{reply}}"'),),
+        ((CHECK, f'{RESOURCE} "'),),
         (LATE_HOLDER, LOST_UPDATE),
     ),
     Planted(
         "a write needs equality with the mark",
         "forgetful newer holder",
         STATEMENTS,
-        ((CHECK, f'{RESOURCE} AND number <= {{{{number}}}} {{reply}}"'),),
+        ((CHECK, f'{RESOURCE} AND number <= {{{{number}}}} "'),),
         (LATE_HOLDER, LOST_UPDATE),
     ),
     Planted(
@@ -61,8 +61,8 @@ PLANTED = (
         "late writer with the same number",
         STATEMENTS,
         (
-            (CHECK, f'{RESOURCE} AND number = {{{{number}}}} {{reply}}"'),
-            (" AND {TABLE}.token = {{token}}))", "))"),
+            (CHECK, f'{RESOURCE} AND number = {{{{number}}}} "'),
+            (" AND {TABLE}.token = {{token}})) ", ")) "),
         ),
         (LATE_HOLDER, LOST_UPDATE),
     ),
