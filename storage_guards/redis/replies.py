@@ -47,7 +47,7 @@ def found_under(resource: str, found: list[Any]) -> tuple[State | None, int]:
     try:
         _, token, _, writes = (part.decode("ascii") for part in parts)
         readers = _number(b"0" if its_readers is None else its_readers, 16)
-        if not writes.split():
+        if not writes[:1].strip():
             raise ValueError("no write is named")
         if not token:
             return None, max(_number(parts[0], 16), readers)

@@ -62,7 +62,7 @@ _REFUSALS = """
 
 # Those of a newer version keep rules that this one does not know.
 _REFUSE_NEWER_FUNCTIONS = f"""SELECT max(substring(prosrc FROM '{VERSION_MARK}([0-9]+)')::integer) INTO version
-        FROM pg_proc WHERE proname IN ({NAMES_OF_FUNCTIONS});
+        FROM pg_proc WHERE proname IN ({NAMES_OF_FUNCTIONS}) AND pronamespace = beside;
     IF version::integer > {VERSION} THEN
         RAISE EXCEPTION 'the functions that enforce are of version %, and this library knows {VERSION}: upgrade this '
             'library', version;
@@ -89,6 +89,7 @@ DECLARE
     wrong text;
     cure text;
     version text;
+    beside oid;
 BEGIN
     PERFORM pg_advisory_xact_lock({CREATE_LOCK});
     IF marks_oid IS NULL THEN
@@ -117,6 +118,7 @@ BEGIN
         RAISE EXCEPTION 'the table {TABLE} is of version %, and this library knows {VERSION}: upgrade this library',
             version;
     END IF;
+    SELECT relnamespace INTO beside FROM pg_class WHERE oid = marks_oid;
     {_REFUSE_NEWER_FUNCTIONS}
     SELECT nspname, format('%I.%I', nspname, relname) INTO home, marks
         FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace WHERE pg_class.oid = marks_oid;
@@ -235,10 +237,13 @@ DECLARE
     target regclass := to_regclass({table_literal});
     one oid;
     version text;
+    beside oid;
 BEGIN
     IF target IS NULL THEN
         RAISE EXCEPTION 'there is no table %', {table_literal};
     END IF;
+    SELECT pronamespace INTO beside FROM pg_trigger JOIN pg_proc ON pg_proc.oid = tgfoid
+        WHERE tgrelid = target AND tgname = '{trigger}';
     {newer}
     {drop}
 END
@@ -276,7 +281,7 @@ def question_for_forgers(schema: str | None) -> str:
 
 def unenforce(table: str) -> str:
     """Return one statement that undoes :func:`enforce` on ``table``."""
-    return _fill(_UNENFORCE, table, newer=_REFUSE_NEWER_FUNCTIONS)
+    return _fill(_UNENFORCE, table, newer=_REFUSE_NEWER_FUNCTIONS, trigger=_ROW_TRIGGER)
 
 
 def _fill(template: str, table: str, **values: str) -> str:

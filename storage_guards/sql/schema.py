@@ -39,7 +39,7 @@ _VERSION_OF = """
     LEFT JOIN pg_attrdef ON adrelid = of.oid AND adnum = attnum
     WHERE of.relnamespace = pg_namespace.oid AND of.relname = '{table}' AND of.relkind IN ('r', 'p')
 """
-FUNCTION_VERSIONS = f"""
+_VERSION_OF_FUNCTIONS = f"""
     SELECT CASE WHEN count(*) = count(version) THEN max(version::integer)::text ELSE '' END
     FROM (
         SELECT substring(prosrc FROM '{VERSION_MARK}([0-9]+)') AS version FROM pg_proc
@@ -60,7 +60,7 @@ POSTGRESQL_VISIBLE_TABLES = f"""
         'everywhere', (
             SELECT COALESCE(json_agg(json_build_array(
                 nspname, ({_VERSION_OF.format(table=TABLE)}), ({_VERSION_OF.format(table=DONE)}),
-                ({FUNCTION_VERSIONS}), ({_LACKS})
+                ({_VERSION_OF_FUNCTIONS}), ({_LACKS})
             ) ORDER BY nspname), '[]')
             FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
             WHERE relname = '{TABLE}' AND relkind IN ('r', 'p', 'v', 'm', 'f') AND nspname !~ '^pg_(temp|toast)'

@@ -164,7 +164,7 @@ def create_table(home: str, definition: Definition, database: DatabaseName) -> s
     """Return the CREATE TABLE.
 
     Args:
-        home: the schema, as SQL. "": the connection's own.
+        home: the schema, as SQL.
         definition: of the table.
         database: its kind.
     """
@@ -172,35 +172,34 @@ def create_table(home: str, definition: Definition, database: DatabaseName) -> s
     parts.append(f"PRIMARY KEY ({', '.join(definition.key)})")
     parts += [f"CONSTRAINT {name} CHECK ({check})" for name, check in definition.checks_on(database).items()]
     options = f" ENGINE = InnoDB {PARTITION_BY}" if database == "mysql" else ""
-    return f"CREATE TABLE IF NOT EXISTS {_named(home, definition.name)} ({', '.join(parts)}){options}"
+    return f"CREATE TABLE IF NOT EXISTS {home}.{definition.name} ({', '.join(parts)}){options}"
 
 
 ADDED = ("readers", "version")
 """The columns that tables of an earlier program lack."""
 
 
-def bring_up_to_date(
-    home: str, database: DatabaseName, lacks: Sequence[str] = ADDED, *, lacks_done: bool = True
-) -> list[str]:
+def bring_up_to_date(home: str, database: DatabaseName, lacks: Sequence[str], *, lacks_done: bool) -> list[str]:
     """Return the statements that make tables of version 1 of those that an earlier program made.
 
     Earlier programs go on with them. Each statement stands for itself: after an interruption the rest can follow. On
     SQLite the CHECK of ``number`` stays the earlier one, for it cannot be replaced.
 
     Args:
-        home: the schema, as SQL. "": the connection's own.
+        home: the schema, as SQL.
         database: its kind.
         lacks: which columns of ``ADDED`` are not there.
         lacks_done: there is no ``fencing_done``.
     """
-    table, checks = _named(home, TABLE), MARK_TABLE.checks_on(database)
+    table, checks = f"{home}.{TABLE}", MARK_TABLE.checks_on(database)
     added = [column for column in MARK_TABLE.columns_on(database) if column.name in lacks]
     statements = []
     if database == "sqlite":
         for column in added:
-            check = f" CONSTRAINT {_READERS} CHECK (typeof(readers) = 'integer' AND {checks[_READERS]})"
-            check = check if column.name == "readers" else ""
-            statements.append(f"ALTER TABLE {table} ADD COLUMN {_declared(column, database)}{check}")
+            statement = f"ALTER TABLE {table} ADD COLUMN {_declared(column, database)}"
+            if column.name == "readers":
+                statement += f" CONSTRAINT {_READERS} CHECK (typeof(readers) = 'integer' AND {checks[_READERS]})"
+            statements.append(statement)
     else:
         drop = "DROP CONSTRAINT IF EXISTS" if database == "postgresql" else "DROP CONSTRAINT"
         changes = [f"ADD COLUMN {_declared(column, database)}" for column in added]
@@ -209,10 +208,6 @@ def bring_up_to_date(
             changes += [f"ADD CONSTRAINT {name} CHECK ({checks[name]})" for name in (_NUMBER, _READERS)]
         statements += [f"ALTER TABLE {table} {', '.join(changes)}"] if changes else []
     return [*([create_table(home, DONE_TABLE, database)] if lacks_done else []), *statements]
-
-
-def _named(home: str, table: str) -> str:
-    return f"{home}.{table}" if home else table
 
 
 def _declared(column: Column, database: DatabaseName) -> str:

@@ -24,12 +24,12 @@ WRITTEN_OFTEN = CLAIMED | {"seq": b"17", "writes": b" ".join([b"<id>"] * 16)}
 CLAIMED_AGAIN = {"number": b"8", "seq": b"0", "token": b"b" * 22, "writes": b" ".join([b"<id>"] * 16)}
 WITH_READERS = CLAIMED_AGAIN | {"readers": b"6", "version": b"1"}
 SCRIPTS = {
-    "CLAIM": "7fe24e9a3cf9c6dd37846cbf7f4518026565dad5",
-    "READ_MARKS": "d09ba5d61b56a089ed92bbfad5af83e04eccd307",
-    "READ": "0f711a8cb4f11696ffe8e37bdbb67ffbbd8ad296",
-    "WRITE": "7068115eaa571e4fd4e761a83f2f8f78d9ec20d4",
-    "SETTLE": "3552ccc8a4091a294a0a203b38fe8d0a12f186e0",
-    "checked_script": "5dfb9de304e603a4d3d30fe55646deab3672e2d4",
+    "CLAIM": "e50716925a01a8a9602a2701c9a17face13bfa1e",
+    "READ_MARKS": "732f71fc1657592fee69cc06acc3b1f2375a072e",
+    "READ": "bb3217889f971c39f2d3f9f598e9832a07df23b3",
+    "WRITE": "4a2c00f35782008d4172dcbd4f70b2cc7253a7a4",
+    "SETTLE": "3f453dc435ec0ea9962161be04e82aac93ab3ecb",
+    "checked_script": "6587549b6a47d150d2bbb569e70ccaf6bd06f145",
 }
 
 

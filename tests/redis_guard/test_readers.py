@@ -121,9 +121,9 @@ def test_readers_that_are_no_number_are_damage(side: Side, any_redis: RedisServe
 
 DAMAGE = {
     "number": (None, "", "x", "nan", "-1", "1e3", " 5", "0" * 17),
-    "token": (None,),
+    "token": (None, "x", "o" * 21, "o" * 21 + " "),
     "seq": (None, "", "x", "-1", "1" * 19, 2**63 - 1),
-    "writes": (None, "", " "),
+    "writes": (None, "", " ", " " + "a" * 12),
     "readers": ("nan", "-1", " 1", "1e3"),
 }
 

@@ -35,12 +35,12 @@ REMINTED = HELD | {
     "orders:42": ("string", "a ttl", b"b" * 22),
 }
 SCRIPTS = {
-    "ACQUIRE": "ba6609c24e62998a0095d19a3ebefee156bf8e3b",
-    "REMINT": "59c16a73e1e9fa49d8346ce9049de985e2cf8f3f",
-    "FORCE_RELEASE": "5f5aafc8b6c4829edcec459a2b0fb810f348b407",
-    "RENEW": "16b9a9dcdb0a091df5184b5e7ef23a35ffc0607b",
-    "HIGHEST": "2655f41d712fa0283eb7a46b85faa598209eacab",
-    "JOIN": "8555ec53c8f60037286c6c4a354c8a9b1d3420ac",
+    "ACQUIRE": "f143358b41b6efea8c13cf3fd1e431a3e91be0ec",
+    "REMINT": "ade64ebe256dd18f03d95c884a85a0de4a7abaf8",
+    "FORCE_RELEASE": "915d152bd8cef0033de6f1df768e015729748367",
+    "RENEW": "8794cbee85791956aaa1a2b03e3f7e4fbd327c19",
+    "HIGHEST": "ce11cebbcbed88554da647f68fd00f371d688a36",
+    "JOIN": "96cf9780c0a6af58ac7a913a062ac59f9053a6f3",
 }
 
 

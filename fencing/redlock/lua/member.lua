@@ -28,8 +28,7 @@ end
 local function refuse_stranger()
   local given = ARGV[#ARGV]
   local member = redis.call('GET', MEMBER)
-  local back = redis.call('GET', BACK)
-  if member == given and not (back and string.find(back, '^%d+:')) then return nil end
+  if member == given then return nil end
   for _, key in ipairs({MEMBER, BACK}) do
     if string.find(redis.call('GET', key) or '', '^%d+:') then
       return redis.error_reply('FENCING the key ' .. key .. ' does not hold what this version knows')

@@ -3,8 +3,8 @@
 -- KEYS: the marks
 -- ARGV: 1 '1': return INFO memory too; 2 an id for marks that are made; then of each mark: number, token
 -- Returns: {'ok', INFO memory or '', the server's history, {mark 1, mark 2 …}}, or {'stale', which (from 0), mark}, also where a
--- newer version has written it, or it is damaged. The marks are an array of their own: unpack() fails where there are 8,000, and then they are
--- raised already.
+-- newer version has written it, or it is damaged. The marks are an array of their own: unpack() fails where there are 8,000, and
+-- then they are raised already.
 
 local marks = {}
 for i, key in ipairs(KEYS) do

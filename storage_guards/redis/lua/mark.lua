@@ -28,7 +28,9 @@ end
 -- Returns whether a mark has what every mark has, or is not there at all.
 local function is_whole(mark)
   if mark[1] or mark[2] or mark[3] or mark[4] or mark[5] then
-    return is_number(mark[1]) and mark[2] and mark[3] and mark[4] and string.find(mark[4], '^%S')
+    local token = mark[2]
+    return is_number(mark[1]) and token and (token == '' or #token > 21 and string.find(token, '^[%w_-]+$')) and mark[3]
+      and mark[4] and string.find(mark[4], '^%S')
   end
   return true
 end
