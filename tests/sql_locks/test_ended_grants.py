@@ -107,7 +107,9 @@ def test_a_remint_that_is_repeated_after_its_grant_has_ended(locks: LockDatabase
 def test_a_renewal_extends_the_very_grant(locks: LockDatabase) -> None:
     """A late request of the same token has another number, also where it is that of another lease of the request."""
     coordinator, fences = locks.coordinator(ttl=30), []
-    locks.side.call(locks.side.call(coordinator.acquire, "b").release)  # so that the numbers of the two differ
+    locks.side.call(locks.side.call(coordinator.acquire, "b").release)
+    # So that the numbers of the two differ: SQLite's clock gives the same one to all of a millisecond.
+    locks.sql("UPDATE fencing_locks SET number = number + 60000000 WHERE resource = 'b'")
     for name in ("a", "b"):
         lease = locks.side.call(coordinator.acquire, name)
         fences.append(lease.fence)
@@ -121,6 +123,7 @@ def test_a_renewal_extends_the_very_grant(locks: LockDatabase) -> None:
         return [until is not None for until in perform(locks, coordinator, plan)]
 
     numbers = [fence.number for fence in fences]
+    assert numbers[0] < numbers[1]
     locks.sql("UPDATE fencing_locks SET expires_at = expires_at + 60000000")
     ends = locks.sql("SELECT expires_at FROM fencing_locks ORDER BY resource")
     assert renew_all([numbers[0] - 1, numbers[1] - 1]) == [False, False]
