@@ -21,6 +21,9 @@ Watched = Callable[[Any], object]
 
 _hooked: weakref.WeakSet[Any] = weakref.WeakSet()
 
+_CREATOR = "sqlalchemy.engine.create"
+"""Where an engine gets its function that connects, unless the user gave one."""
+
 
 class MustConnect(BaseException):
     """A thread that must not connect would have to. Hooks of the user's, which may ask the engine, do not catch it."""
@@ -65,8 +68,13 @@ def listen_once(target: Any, name: str, function: Callable[..., object]) -> None
 
 
 def is_hooked(engine: Engine) -> bool:
-    """Return whether the engine has asked. It does not where it has a function that connects (``creator``)."""
-    return engine.dialect in _hooked
+    """Return whether the engine asks here before it connects.
+
+    It does not where it has a function that connects (``creator``), or a pool of the user's. SQLAlchemy's own function
+    is known by an attribute of the pool (seen in 2.0 and 2.1). Without that, an engine is known once it has asked.
+    """
+    own = getattr(engine.pool, "_creator", None)
+    return getattr(own, "__module__", "") == _CREATOR or engine.dialect in _hooked
 
 
 @contextmanager

@@ -180,16 +180,23 @@ def test_an_engine_without_a_pool(way: Way) -> None:
     way.proxy.restore()
 
 
+@pytest.mark.parametrize("opened_before", [False, True])
 @pytest.mark.parametrize("way", ["psycopg"], indirect=True)
-def test_a_connection_that_lies_idle_needs_no_other_thread(way: Way) -> None:
-    guard = way.new_guard()
-    guard.claim(MINE)
+def test_a_connection_that_lies_idle_needs_no_other_thread(way: Way, opened_before: bool) -> None:
+    """Also one that the engine has opened before there was a guard: each call took a helper thread, for ever."""
+    engine = create_engine(way.through, pool_size=1)
+    if opened_before:
+        engine.connect().close()
+    guard = SQLAlchemyGuard(engine)
+    if not opened_before:
+        guard.claim(MINE)
     seen: list[int] = []
-    event.listen(guard._engine, "checkout", lambda *_: seen.append(threading.get_ident()))
+    event.listen(engine, "checkout", lambda *_: seen.append(threading.get_ident()))
     guard.claim(MINE)
     guard.write(MINE, *way.statement(DONE, id=1))
     guard.mark(MINE.resource)
     assert seen == [threading.get_ident()] * 3
+    engine.dispose()
 
 
 @pytest.mark.parametrize("way", ["psycopg"], indirect=True)
