@@ -143,7 +143,7 @@ class Holder(Protocol):
         """End this child process's copy, without a message to the storage."""
 
 
-class _OpenTransaction(NamedTuple):
+class OpenTransaction(NamedTuple):
     """A transaction that holds marks, or is about to."""
 
     owner: object
@@ -153,30 +153,38 @@ class _OpenTransaction(NamedTuple):
 
 
 # The open transactions of this context. Child contexts inherit them, so each has its owner.
-_open: ContextVar[tuple[_OpenTransaction, ...]] = ContextVar("fencing_open_transactions", default=())
+_open: ContextVar[tuple[OpenTransaction, ...]] = ContextVar("fencing_open_transactions", default=())
 
 _all: set[weakref.ref[Holder]] = set()  # those of all threads and tasks, and some that are over
 
 
-def note_open(marks: object, fences: Sequence[Fence], holder: Holder) -> None:
+def note_open(
+    marks: object, fences: Sequence[Fence], holder: Holder, open_now: Sequence[OpenTransaction] | None = None
+) -> None:
     """Note a transaction of this thread or task, until its end.
 
     Args:
         marks: the object that stands for the guard's marks, one for each guard.
         fences: the fences whose marks the transaction holds, or is about to hold.
         holder: the transaction.
+        open_now: what :func:`refuse_nested` has just returned.
     """
+    if open_now is None:
+        open_now = _still_open()
     alive = weakref.ref(holder, _all.discard)
     _all.add(alive)
-    _open.set((*_still_open(), _OpenTransaction(current_owner(), id(marks), fences, alive)))
+    _open.set((*open_now, OpenTransaction(current_owner(), id(marks), fences, alive)))
 
 
-def refuse_nested(marks: object, fences: Sequence[Fence]) -> None:
+def refuse_nested(marks: object, fences: Sequence[Fence]) -> Sequence[OpenTransaction]:
     """Refuse a call inside a guarded block of the same thread or task and the same fence.
 
     Args:
         marks: as for :func:`note_open`.
         fences: the fences whose marks the call needs.
+
+    Returns:
+        The open transactions of this context.
 
     Raises:
         RuntimeError: it would wait for a block of the same thread or task. Use what that block gives, or end it first.
@@ -190,10 +198,11 @@ def refuse_nested(marks: object, fences: Sequence[Fence]) -> None:
                 f"a guarded block around this call holds the mark of {same[0].resource!r}, so this call would wait for "
                 f"itself; use the connection or session of that block, or its data; or end the block first"
             )
+    return still_open
 
 
-def _still_open() -> list[_OpenTransaction]:
-    found: list[_OpenTransaction] = []
+def _still_open() -> list[OpenTransaction]:
+    found: list[OpenTransaction] = []
     for each in _open.get():
         holder = each.holder()
         if not (holder is None or holder.is_left or holder.is_over()):

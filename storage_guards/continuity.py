@@ -44,6 +44,8 @@ class Acknowledged(NamedTuple):
     files: Mapping[str, object] | None = None  # the files of the storage, by their paths, where it has some
 
 
+_new = tuple.__new__  # the constructor of a NamedTuple is a function in Python
+
 _Key = tuple[object, ...]
 
 _lock = safe_lock()  # reentrant: a signal handler may use a guard, too
@@ -119,7 +121,7 @@ class Continuity:
             files: what stands for each file of the storage, by its path, where it has some.
         """
         name = (fence.number, fence.token, fence.resource, key)
-        state = Acknowledged(seq, write_id, self._storage, files)
+        state = _new(Acknowledged, (seq, write_id, self._storage, files))
         with _lock:
             last = self._fences.get(name)
             if last is None or last.seq <= seq:  # a slower thread must not replace what a faster one has stored

@@ -51,6 +51,13 @@ class Result:
         return self.one()[0]
 
 
+def as_sqlalchemy(dialect: Any, dbapi_connection: Any, error: Any, cursor: Any, statement: str | None = None) -> Any:
+    """Return SQLAlchemy's error for the driver's. It says whether the connection is broken."""
+    base = dialect.loaded_dbapi.Error
+    gone = dialect.is_disconnect(error, dbapi_connection, cursor)
+    return DBAPIError.instance(statement, None, error, base, connection_invalidated=gone, dialect=dialect)
+
+
 class DirectConnection:
     """A connection whose statements are each a call of the driver's cursor. Errors are SQLAlchemy's as usual.
 
@@ -91,10 +98,7 @@ class DirectConnection:
                 make = self._row_of(statement, cursor.description)
             return Result([make(row) for row in cursor.fetchall()], cursor.rowcount)
         except self._dialect.loaded_dbapi.Error as error:
-            gone = self._dialect.is_disconnect(error, self._dbapi_connection, cursor)
-            raise DBAPIError.instance(
-                None, None, error, self._dialect.loaded_dbapi.Error, connection_invalidated=gone, dialect=self._dialect
-            ) from error
+            raise as_sqlalchemy(self._dialect, self._dbapi_connection, error, cursor) from error
         finally:
             if cursor is not None:
                 with suppress(Exception):  # of a broken connection

@@ -182,6 +182,7 @@ def _own(connection: C) -> C:
     statement would be one of the next block over that connection, unchecked.
     """
     own = object.__new__(type(connection))
+    _ = connection.adapters  # it makes them at its first use; the block's own ones would be dropped with the block
     vars(own).update(vars(connection), _pool=None)  # a pool takes back its own object alone
     return own
 

@@ -453,8 +453,10 @@ class _InTurn:
         return self._only
 
     def __del__(self) -> None:
-        with suppress(AttributeError):  # __init__ was interrupted
+        try:
             self._turns.queue.pop(self._turn, None)  # every method was interrupted, too
+        except AttributeError:  # __init__ was interrupted
+            pass
 
 
 class _SingleConnection(_InTurn, Lent):

@@ -139,7 +139,7 @@ def plan_check(
             answer = yield from _check_again(fence, answer, seen)
         if len(answer) > 3 and answer[3] not in (True, "t"):
             raise ValueError(nested)
-        admitted.append(Admitted(fence, int(answer[0]), answer[1], answer[2] if len(answer) > 2 else None))
+        admitted.append(_new(Admitted, (fence, int(answer[0]), answer[1], answer[2] if len(answer) > 2 else None)))
     for row, now in zip(shown, admitted, strict=False):
         if row is None or now.recent_writes != _remember(now.recent_writes, row[3]):
             raise old_snapshot(now.fence)

@@ -107,8 +107,8 @@ class GuardedTransaction(ABC, Generic[M]):
 
     def __enter__(self) -> Self:
         if not self.joined:
-            refuse_nested(self._marks, self.fences)
-            note_open(self._marks, self.fences, self)
+            open_now = refuse_nested(self._marks, self.fences)
+            note_open(self._marks, self.fences, self, open_now)
         if not self.writes and self._continuity is not None:  # the answer may come after the commit
             for holder in self._holders:
                 fence = as_fence(holder)

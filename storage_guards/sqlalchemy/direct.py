@@ -10,7 +10,8 @@ from contextlib import suppress
 from typing import Any
 
 from sqlalchemy import Connection
-from sqlalchemy.exc import DBAPIError
+
+from fencing.sql.direct import as_sqlalchemy
 
 
 def fetch_directly(connection: Connection, statement: str, values: Any = None) -> Any:
@@ -66,15 +67,12 @@ def is_logged(connection: Connection) -> bool:
 
 
 def _as_sqlalchemy(connection: Connection, statement: str, error: Any, cursor: Any) -> Any:
-    """Return the error of SQLAlchemy for the driver's error. Tell the pool if the connection is broken."""
-    dialect = connection.dialect
-    pooled = connection.connection
-    gone = dialect.is_disconnect(error, pooled.dbapi_connection, cursor)
-    if gone:
+    """Return SQLAlchemy's error for the driver's. Tell the pool if the connection is broken."""
+    dialect, pooled = connection.dialect, connection.connection
+    raised = as_sqlalchemy(dialect, pooled.dbapi_connection, error, cursor, statement)
+    if raised.connection_invalidated:
         connection.invalidate(error)
     elif cursor is not None:
         with suppress(dialect.loaded_dbapi.Error):
             cursor.close()
-    return DBAPIError.instance(
-        statement, None, error, dialect.loaded_dbapi.Error, connection_invalidated=gone, dialect=dialect
-    )
+    return raised
