@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from fencing.kernel.admission import admit_claim, admit_write
-from fencing.kernel.errors import GuardNotEnforceable, OutcomeUnknown, UnclaimedFence
+from fencing.kernel.errors import GuardNotEnforceable, OutcomeUnknown, StaleFence, UnclaimedFence
 from fencing.kernel.fence import MAX_NUMBER, Fence, Mark
 from storage_guards.continuity import new_id
 from storage_guards.sql.errors import ASK_AGAIN, ISOLATION, ROUNDS, keeps_changing, old_snapshot
@@ -24,13 +24,20 @@ from storage_guards.sql.pruning import (
     Pruning,
     PruningStatements,
     count_implausible,
+    highest_plausible,
     lock_names_of_mysql,
     now_as_number,
     warn_of_implausible,
 )
 from storage_guards.sql.schema import Choice
 from storage_guards.sql.table import DONE_TABLE, TABLES, create_table
-from storage_guards.sql.verify import postgresql_facts
+from storage_guards.sql.verify import (
+    MAKE_ANEW,
+    Finding,
+    implausible_marks,
+    missing_floor,
+    postgresql_facts,
+)
 
 T = TypeVar("T")
 Row = Sequence[Any]
@@ -292,6 +299,44 @@ def plan_facts(choice: Choice) -> Plan[tuple[str, str]]:
     schema = choice.of(visible)
     [facts] = yield Ask([postgresql_facts(schema)], begins=True, ends="ROLLBACK", schema=schema)
     return schema, facts[0][0]
+
+
+def plan_floor(table: str) -> Plan[list[Finding]]:
+    """Return a finding where no new name can be claimed.
+
+    Its first statement is a write, because a SELECT may not begin a transaction: in autocommit a trial claim would
+    stay.
+    """
+    write = f"UPDATE {table} SET seq = seq WHERE resource = ''"
+    _, floor = yield Ask([write, Statement("read_floor", FLOOR)], begins=True, ends="ROLLBACK")
+    found = [*missing_floor(0 if floor is None else 1)]
+    if floor is not None and _number(floor[0]) > highest_plausible():
+        found += implausible_marks([(FLOOR, _number(floor[0]))])
+    return found
+
+
+def plan_trial(name: str) -> Plan[list[Finding]]:
+    """Return a finding where names, tokens or numbers are not exact, as trial claims of this name show.
+
+    The performer must undo them: it runs the plan inside a transaction of its own.
+    """
+    trial = Fence(name, MAX_NUMBER, "a" * 22)
+    try:
+        yield from plan_claim([trial], 0)
+        exact = (yield from plan_mark(name)) == Mark(trial.number, trial.token)
+    except (TypeError, ValueError):  # the row is no mark
+        exact = False
+    if not exact:
+        return [Finding("safety", "a mark is read differently from what was written", MAKE_ANEW)]
+    found = []
+    for other in (name.upper(), f"{name} "):
+        if (yield from plan_mark(other)) is not None:
+            found.append(Finding("safety", f"the names {name!r} and {other!r} have one mark", MAKE_ANEW))
+    try:
+        yield from plan_claim([Fence(name, MAX_NUMBER, "A" * 22)], 0)
+    except StaleFence:
+        return found
+    return [*found, Finding("safety", "tokens that differ only in case are treated as equal", MAKE_ANEW)]
 
 
 def plan_prune(pruning: Pruning, batch: Callable[[Pruning], Plan[Batch]]) -> Plan[int]:

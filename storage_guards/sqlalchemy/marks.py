@@ -16,10 +16,10 @@ from sqlalchemy import Connection, Engine, MetaData
 from sqlalchemy.engine import CursorResult
 from sqlalchemy.pool.base import ResetStyle
 
-from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable, OutcomeUnknown, StaleFence
-from fencing.kernel.fence import MAX_NUMBER, Fence, Mark
+from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable, OutcomeUnknown
+from fencing.kernel.fence import Fence, Mark
 from fencing.sql.dialects import Dialect
-from storage_guards.sql.outcome import FLOOR, TABLE, Admitted
+from storage_guards.sql.outcome import TABLE, Admitted
 from storage_guards.sql.plans import (
     Answers,
     Ask,
@@ -30,21 +30,20 @@ from storage_guards.sql.plans import (
     plan_check,
     plan_claim,
     plan_create,
+    plan_floor,
     plan_mark,
     plan_prune,
     plan_settle,
+    plan_trial,
 )
-from storage_guards.sql.pruning import Pruning, highest_plausible
+from storage_guards.sql.pruning import Pruning
 from storage_guards.sql.schema import Choice, VisibleTables, other_mark_tables
 from storage_guards.sql.statements import ONE_WRITE
 from storage_guards.sql.table import DatabaseName
 from storage_guards.sql.verify import (
-    MAKE_ANEW,
     Finding,
     VerifyReport,
-    implausible_marks,
     missing_done,
-    missing_floor,
     other_tables,
     report,
 )
@@ -394,11 +393,11 @@ class Marks(ABC):
         """Return the report, from trial claims, the catalog and the settings. The caller rolls the transaction back."""
         visible = self._visible_tables(connection)
         self._located = located = self._statements_in(self._choice.of(visible))
-        floor = [*self._check_floor(connection)]
+        floor = self.perform(connection, plan_floor(located.table), writes=True)
         found = [*floor, *self._check_catalog(connection), *other_tables(other_mark_tables(visible, located.schema))]
         found += missing_done(visible.everywhere[located.schema].done is not None)
         if not floor:  # otherwise the trial claims would be refused
-            found += self._check_exactness(connection)
+            found += self.perform(connection, plan_trial(f"verify:{secrets.token_hex(8)}"))
         return report(self.dialect.title(connection), found, f"{located.schema}.{TABLE}")
 
     def execute(self, connection: Connection, statement: str, question: str, seconds: float) -> list[str]:
@@ -410,41 +409,9 @@ class Marks(ABC):
         located = self.locate(connection)
         return located.calls if enforced else located.direct
 
-    def _check_floor(self, connection: Connection) -> Iterator[Finding]:
-        """Yield a finding where no new name can be claimed."""
-        located = self.locate(connection)
-        # Before any claim: in autocommit it would stay. A write, because a SELECT may not begin a transaction.
-        connection.exec_driver_sql(f"UPDATE {located.table} SET seq = seq WHERE resource = ''")
-        self.require_open(connection)
-        floor = self._execute(connection, located.direct, Statement("read_floor", FLOOR), (), None)
-        yield from missing_floor(0 if floor is None else 1)
-        if floor is not None and floor[0] > highest_plausible():
-            yield from implausible_marks([(FLOOR, floor[0])])
-
     def _check_catalog(self, connection: Connection) -> Iterable[Finding]:
         """Yield the findings in the catalog and the settings."""
         return ()
-
-    def _check_exactness(self, connection: Connection) -> Iterator[Finding]:
-        """Yield a finding where names, tokens or numbers are not exact, as trial claims show. They are rolled back."""
-        name = f"verify:{secrets.token_hex(8)}"
-        trial = Fence(name, MAX_NUMBER, "a" * 22)
-        try:
-            self.perform(connection, plan_claim([trial], 0))
-            exact = self.read(connection, name) == Mark(trial.number, trial.token)
-        except (TypeError, ValueError):  # the row is no mark
-            exact = False
-        if not exact:
-            yield Finding("safety", "a mark is read differently from what was written", MAKE_ANEW)
-            return
-        for other in (name.upper(), f"{name} "):
-            if self.read(connection, other) is not None:
-                yield Finding("safety", f"the names {name!r} and {other!r} have one mark", MAKE_ANEW)
-        try:
-            self.perform(connection, plan_claim([Fence(name, MAX_NUMBER, "A" * 22)], 0))
-        except StaleFence:
-            return
-        yield Finding("safety", "tokens that differ only in case are treated as equal", MAKE_ANEW)
 
 
 def _all_of(result: CursorResult[Any]) -> Any:
