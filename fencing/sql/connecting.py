@@ -18,6 +18,8 @@ from fencing.sql.dialects import connect_watched
 
 Watched = Callable[[Any], object]
 """Is told the driver's connection, perhaps before it is open."""
+Tries = Callable[[Any, Callable[[], bool]], bool]
+"""Tries out a connection of the driver's, by the function, and returns whether it is alive."""
 
 _hooked: weakref.WeakSet[Any] = weakref.WeakSet()
 
@@ -34,12 +36,14 @@ class _Here:
 
     Attributes:
         forbidden: the dialect whose engine must not connect.
+        tries: tries out what lies idle in the pool of that engine, within a bound; None: without one.
         dialect: whose engine connects within bounds. Hooks of the user's may ask another.
         bounds: of connecting, as arguments of the driver's, in seconds; None: the engine's own.
         watched: for what it tries out, and opens, until it has a connection. A hook may ask the same engine then.
     """
 
     forbidden: Any = None
+    tries: Tries | None = None
     dialect: Any = None
     bounds: Mapping[str, float] | None = None
     watched: Watched | None = None
@@ -90,8 +94,10 @@ def connecting(engine: Engine, bounds: Mapping[str, float] | None, watched: Watc
 
 
 def _ping(dialect: Any, ping: Callable[[Any], bool], dbapi_connection: Any) -> bool:
-    """Try a connection of the pool out. On a helper thread it can be broken off meanwhile."""
+    """Try a connection of the pool out. Another thread can break it off meanwhile."""
     mine = here()
+    if mine.forbidden is dialect and mine.tries is not None:
+        return mine.tries(dialect.get_driver_connection(dbapi_connection), partial(ping, dbapi_connection))
     if mine.dialect is not dialect or mine.watched is None:
         return ping(dbapi_connection)
     mine.watched(dialect.get_driver_connection(dbapi_connection))

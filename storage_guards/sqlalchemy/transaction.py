@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -44,7 +43,7 @@ from storage_guards.sqlalchemy.errors import (
     transaction_is_gone,
 )
 from storage_guards.sqlalchemy.marks import Marks
-from storage_guards.sqlalchemy.waits import Bounded, GivenBack, before_checkin, note_shut, shut, waits
+from storage_guards.sqlalchemy.waits import Bounded, GivenBack, before_checkin, note_shut, shut, try_out, waits
 
 T = TypeVar("T")
 
@@ -304,8 +303,12 @@ def lend(engine: Engine, seconds: float, waited: Waited | None = None) -> Abstra
     source = _sources.get(engine)
     if source is None:
         source = _sources.setdefault(engine, _ConnectionSource(engine))
-    idle = source.take_idle(engine)
-    connection = source.wait(engine, seconds, waited) if idle is None else idle
+    began = process.now()
+    connection = source.take_idle(engine, seconds)
+    if connection is None:
+        connection = source.wait(engine, seconds - (process.now() - began))
+        if waited is not None:
+            waited(process.now() - began)
     return connection if source.rolls_back is None else GivenBack(connection, source.rolls_back, seconds)
 
 
@@ -331,20 +334,25 @@ class _ConnectionSource:
             listen_once(engine.pool, "checkin", before_checkin)
         hook(engine)
 
-    def take_idle(self, engine: Engine) -> Connection | None:
-        """Return a connection without a wait. None: the pool may have no idle one, or that must be opened anew."""
+    def take_idle(self, engine: Engine, seconds: float) -> Connection | None:
+        """Return a connection without a wait, but that it is tried out where the pool does that (``pool_pre_ping``).
+
+        None: the pool may have no idle one, or that must be opened anew.
+        """
         this = threading.get_ident()
         self._taking.add(this)
         try:
             if self._may_wait(engine, len(self._taking)):
                 return None
             if not self._opens_at_once:
-                here().forbidden = engine.dialect
+                mine = here()
+                mine.forbidden, mine.tries = engine.dialect, partial(try_out, dialect_of(engine), seconds)
             return engine.connect()
         except MustConnect:  # what lies idle has lost its connection, or that is too old
             return None
         finally:
-            here().forbidden = None
+            mine = here()
+            mine.forbidden = mine.tries = None
             self._taking.discard(this)
 
     def _may_wait(self, engine: Engine, taking: int) -> bool:
@@ -358,21 +366,18 @@ class _ConnectionSource:
         is_idle = pool.checkedin() >= taking
         if self._opens_at_once:
             return not is_idle and not may_grow(pool)
-        # With pool_pre_ping (SQLAlchemy's attribute, seen in 2.0 and 2.1) each one is tried out. Where the user has a
-        # function that connects, the hook is not called.
-        self._is_hooked = self._is_hooked or is_hooked(engine)
-        return not is_idle or getattr(pool, "_pre_ping", True) or not self._is_hooked
+        self._is_hooked = self._is_hooked or is_hooked(engine)  # otherwise it would connect without asking
+        # SQLAlchemy's attribute, seen in 2.0 and 2.1. A hook that tries something out, too, may take its time.
+        tries_out = getattr(pool, "_pre_ping", True) and bool(pool.dispatch.checkout)
+        return not is_idle or tries_out or not self._is_hooked
 
-    def wait(self, engine: Engine, seconds: float, waited: Waited | None) -> Connection:
+    def wait(self, engine: Engine, seconds: float) -> Connection:
         """Return a connection that a helper thread waits for."""
         seconds = max(seconds, LEAST_CONNECT_SECONDS)
-        began = time.monotonic()
         try:
             connection, _ = self._opener.open(seconds, max(seconds, OPENING_SECONDS))
         except NotOpenYet as error:
             raise NoConnection(engine, seconds, str(error) if isinstance(error, Hanging) else "") from error
-        if waited is not None:
-            waited(time.monotonic() - began)
         return connection
 
     def _connect(self, opening: Opening[tuple[Connection, Pool]]) -> tuple[Connection, Pool]:

@@ -23,6 +23,7 @@ from fencing.kernel.timer import timer
 from fencing.kernel.waking import safe_lock
 from fencing.sql.dialects import Dialect, SQLite
 from fencing.sql.sessions import SESSIONS
+from storage_guards.bounds import LEAST_CONNECT_SECONDS
 from storage_guards.sql.shield import GRACE
 
 
@@ -98,6 +99,28 @@ def note_shut(connection: Connection, seconds: float, error: BaseException | Non
         error.add_note(f"There was no answer for {seconds:.3g} s, so the guard closed the connection.")
     if not connection.invalidated:
         connection.invalidate(error)
+
+
+def try_out(dialect: Dialect, seconds: float, driver_connection: object, is_alive: Callable[[], bool]) -> bool:
+    """Return whether a sync connection of a pool is alive, within a bound. One that does not answer in time is not.
+
+    Args:
+        dialect: of its database.
+        seconds: how long that may take; but at least one second.
+        driver_connection: the driver's own connection.
+        is_alive: asks the server.
+    """
+    wait = object()
+    waits.begin(
+        wait, max(seconds, LEAST_CONNECT_SECONDS), partial(SESSIONS[type(dialect)].break_off, driver_connection)
+    )
+    try:
+        found = is_alive()
+    finally:
+        was_shut = waits.pop(wait, None) is None
+        if was_shut:
+            waits.wait_until_shut()
+    return found and not was_shut
 
 
 class Bounded:

@@ -672,6 +672,20 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/locks/test_thrown.py::test_at_a_majority_that_does_not_answer",),
     ),
     Mutant(
+        "an-engine-that-has-connected-before-its-guard-takes-a-thread-for-each-write",
+        "fencing/sql/connecting.py",
+        'getattr(own, "__module__", "") == _CREATOR or engine.dialect in _hooked',
+        "engine.dialect in _hooked",
+        ("tests/sql/test_lending.py::test_a_connection_that_lies_idle_needs_no_other_thread",),
+    ),
+    Mutant(
+        "a-pool-that-tries-its-connections-out-takes-a-thread-for-each-write",
+        "storage_guards/sqlalchemy/transaction.py",
+        "and bool(pool.dispatch.checkout)",
+        "",
+        ("tests/sql/test_lending.py::test_a_connection_that_lies_idle_needs_no_other_thread",),
+    ),
+    Mutant(
         "a-client-that-stands-still-keeps-all-from-creating-tables",
         "storage_guards/psycopg/wire.py",
         "idle=not asked.ends)",
