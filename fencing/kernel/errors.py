@@ -41,6 +41,7 @@ def _rebuild(cls: type[FencingError], args: tuple[Any, ...], fields: dict[str, A
 
 
 NotAcquiredReason = Literal["held", "superseded", "late", "unreplicated", "full"]
+KeptBy = Literal["waiter", "foreign"]
 
 
 class NotAcquired(FencingError):
@@ -54,7 +55,9 @@ class NotAcquired(FencingError):
             replicas have the grant than the coordinator's option asks for, so it was given back. ``"full"``: as many
             wait for it as the lock's ``max_waiters`` allows, so the call did not wait.
         waited: seconds since the call.
-        owner: the holder's label; None: not known.
+        owner: the label of the holder, or of the earlier waiter; None: not known.
+        kept_by: ``"waiter"``: an earlier waiter comes first. ``"foreign"``: another program's lock, or other data under
+            that name, has it. None: a holder has it, or that is not known.
         held_by_this: ``"thread"`` or ``"task"`` if the caller itself holds it, in a block around the call. Pass the
             lease on, or use ``lock.reentrant()``. ``"process"``: another thread or task of this process, or another
             call of this one, has it from the same coordinator. If that waits for this call, pass it the lease. None:
@@ -75,9 +78,11 @@ class NotAcquired(FencingError):
         held_by_this: Literal["thread", "task", "process"] | None = None,
         replicas: int | None = None,
         waiters: int | None = None,
+        kept_by: KeptBy | None = None,
     ) -> None:
         self.resource = resource
         self.reason = reason
+        self.kept_by = kept_by
         self.waited = waited
         self.owner = owner
         self.held_by_this = held_by_this
@@ -94,14 +99,11 @@ class NotAcquired(FencingError):
                 f"within {waited:.2f} s; pass the lease on, or use lock.reentrant() for both blocks"
             )
         elif reason == "held":
-            holder, then = owner, "try later"
-            if owner is None:
-                holder = "an unknown holder (another library's lock, or other data under that name?)"
-                then = "try later; if nothing frees it, force_release() does, or choose another name"
-            text = f"{resource!r} is held by {holder}; it was not acquired within {waited:.2f} s; {then}"
+            then = "try later" if owner or kept_by == "waiter" else _TRY_OR_FREE
+            text = f"{resource!r} {_state(owner, kept_by)}; it was not acquired within {waited:.2f} s; {then}"
         elif reason == "full":
-            holder = f"is held by {owner}, and" if owner else "is not free, and"
-            text = f"{resource!r} {holder} {waiters} wait for it, as many as max_waiters allows; try later"
+            state = _state(owner, kept_by) if owner or kept_by else "is not free"
+            text = f"{resource!r} {state}, and {waiters} wait for it, as many as max_waiters allows; try later"
         elif reason == "late":
             text = f"{resource!r} was not tried: after the other locks of the call {waited:.2f} s were over; try later"
         elif reason == "unreplicated":
@@ -115,6 +117,19 @@ class NotAcquired(FencingError):
                 f"the lock was given back; try later"
             )
         super().__init__(text)
+
+
+_TRY_OR_FREE = "try later; if nothing frees it, force_release() does, or choose another name"
+
+
+def _state(owner: str | None, kept_by: KeptBy | None) -> str:
+    """Say what keeps a caller from a lock."""
+    if kept_by == "waiter":
+        return f"goes to an earlier waiter first, {owner}" if owner else "goes to an earlier waiter first"
+    if owner:
+        return f"is held by {owner}"
+    guess = " (another library's lock, or other data under that name?)" if kept_by == "foreign" else ""
+    return f"is held by an unknown holder{guess}"
 
 
 LossReason = Literal["released", "detached", "forked", "reclaimed", "expired", "gone", "stale"]

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Protocol
 
 from fencing.kernel import process
 from fencing.kernel.effects import Plan
-from fencing.kernel.errors import CoordinatorUnavailable, FencingError, MarkImplausible
+from fencing.kernel.errors import CoordinatorUnavailable, FencingError, KeptBy, MarkImplausible
 from fencing.kernel.fence import MAX_NUMBER, Fence
 from fencing.kernel.retry import Answer, Backoff, NoReply, retry
 from fencing.locks.holding import Grant, GrantOrFence
@@ -53,10 +53,12 @@ class Taken:
 
     Attributes:
         remaining: seconds after which the lock frees itself; infinity: it does not, or it is not known.
-        owner: the holder's label; None: not known.
+        owner: the holder's label, or that of the earlier waiter; None: not known.
         place: the caller's place in the queue; None: there is no queue, and the caller must ask again.
         was_undone: whether a release of the token was sent, so that the caller must ask again with a new token.
         waiters: how many wait, so that the caller may not: ``max_waiters`` of the settings. None: it was not refused.
+        kept_by: ``"waiter"``: an earlier waiter comes first. ``"foreign"``: another program's lock, or other data under
+            that name. None: a holder, or that is not known.
     """
 
     remaining: float
@@ -64,6 +66,7 @@ class Taken:
     place: Place | None = None
     was_undone: bool = False
     waiters: int | None = None
+    kept_by: KeptBy | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from fencing.kernel.errors import (
     CoordinatorUnavailable,
     FencingError,
     GuardUnavailable,
+    KeptBy,
     LeaseLost,
     MarkImplausible,
     NotAcquired,
@@ -98,7 +99,8 @@ class _Known:
     Attributes:
         floor: the number that the next grant must exceed.
         remaining: how long the holder's lease lasts, by the last reply.
-        owner: of the holder, by the last reply.
+        owner: of the holder or the earlier waiter, by the last reply.
+        kept_by: whether that is a waiter, by the last reply.
         place: in the queue, by the last reply.
         polls: how often it paused without a place.
         rounds: of requests that are undecided so far.
@@ -110,6 +112,7 @@ class _Known:
     floor = polls = rounds = 0
     remaining = 0.0
     owner: str | None = None
+    kept_by: KeptBy | None = None
     place: Place | None = None
     decided_by: float | None = None
     waiting: LongWait | None = None
@@ -118,15 +121,16 @@ class _Known:
         """Note that another has the lock."""
         if self.waiting is None and timeout > WARNING_SECONDS:
             self.waiting = begin_wait(backend, resource)
-        self.remaining, self.owner, self.place = reply.remaining, reply.owner, reply.place
+        self.remaining, self.place = reply.remaining, reply.place
+        self.owner, self.kept_by = reply.owner, reply.kept_by
 
     def as_last_reply(self) -> Taken:
         """Return the last known state in place of a reply."""
-        return Taken(0.0, self.owner, self.place)
+        return Taken(0.0, self.owner, self.place, kept_by=self.kept_by)
 
     def supersede(self, grant: Superseded) -> None:
         """Note that a grant is over. The next one is asked for at once, and outside the queue."""
-        self.floor, self.remaining, self.owner, self.place = grant.floor, 0.0, None, None
+        self.floor, self.remaining, self.owner, self.kept_by, self.place = grant.floor, 0.0, None, None, None
 
     def plan_next_round(self, backend: Backend, undecided: Undecided, deadline: float) -> Plan[None]:
         """Pause after a round that decided nothing. All rounds in a row have the deadline of the first."""
@@ -207,7 +211,12 @@ def acquire(
                 taking.over()
                 if reply.waiters is not None:
                     raise NotAcquired(
-                        resource=resource, reason="full", waited=0.0, owner=reply.owner, waiters=reply.waiters
+                        resource=resource,
+                        reason="full",
+                        waited=0.0,
+                        owner=reply.owner,
+                        waiters=reply.waiters,
+                        kept_by=reply.kept_by,
                     )
                 known.note(reply, backend, resource, timeout)
                 if reply.was_undone:
@@ -228,7 +237,7 @@ def acquire(
             yield from known.plan_wait(gives_up_at - backend.clock())
             now = backend.clock()
             if now >= gives_up_at:
-                raise _not_free(backend, resource, now - started if timeout > 0 else 0.0, known.owner)
+                raise _not_free(backend, resource, now - started if timeout > 0 else 0.0, known)
     except GeneratorExit:
         taking.abandon(backend, resource, settings)
         raise
@@ -243,11 +252,13 @@ def acquire(
         raise
 
 
-def _not_free(backend: Backend, resource: str, waited: float, owner: str | None) -> NotAcquired:
+def _not_free(backend: Backend, resource: str, waited: float, known: _Known) -> NotAcquired:
     """Return the error of a lock that another has. After a wait it says whether this process has it."""
     is_here = waited > 0 and any(holding.fence.resource == resource for holding in backend.held())
     by: Literal["process"] | None = "process" if is_here else None
-    return NotAcquired(resource=resource, reason="held", waited=waited, owner=owner, held_by_this=by)
+    return NotAcquired(
+        resource=resource, reason="held", waited=waited, owner=known.owner, held_by_this=by, kept_by=known.kept_by
+    )
 
 
 def _pause(backend: Backend, undecided: Undecided, deadline: float, rounds: int) -> Plan[None]:

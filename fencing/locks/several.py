@@ -130,6 +130,7 @@ def acquire_all(parts: Sequence[_Part], timeout: float) -> Plan[tuple[Any, ...]]
             held_by_this=error.held_by_this,
             replicas=error.replicas,
             waiters=error.waiters,
+            kept_by=error.kept_by,
         ) from error.__cause__
     except BaseException:
         yield Shielded(_give_back_all(order))

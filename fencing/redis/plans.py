@@ -155,10 +155,10 @@ class RedisPlans(Backend):
             raise
         if _kind(reply) == b"queued":
             place = WaiterPlace(self, settings, waiter, _text(reply, 1), _number(reply, 2) / 1000)
-            return Taken(math.inf, _text(reply, 3) or None, place)
+            return _taken(math.inf, _text(reply, 3), place)
         if _kind(reply) == b"full":
             yield Leave(waiter)
-            return Taken(math.inf, _text(reply, 2) or None, waiters=_number(reply, 1))
+            return _taken(math.inf, _text(reply, 2), waiters=_number(reply, 1))
         outcome = _outcome(reply, resource, token, settings, sent_at)
         if isinstance(outcome, Grant):
             yield Leave(waiter, outcome.deadline)
@@ -410,10 +410,15 @@ def _first_seconds(settings: Settings, left: float) -> float:
     return seconds if seconds < left else max(left, LEAST_SECONDS)
 
 
+def _taken(remaining: float, owner: str, place: WaiterPlace | None = None, waiters: int | None = None) -> Taken:
+    """Return a refusal. A lock of ours has an owner; anything else under its name has none."""
+    return Taken(remaining, owner or None, place, waiters=waiters, kept_by=None if owner else "foreign")
+
+
 def _outcome(reply: Any, resource: str, token: str, settings: Settings, sent_at: float) -> Grant | Taken:
     if _kind(reply) == b"taken":
         left = _number(reply, 1)
-        return Taken(left / 1000 if left >= 0 else math.inf, _text(reply, 2) or None)
+        return _taken(left / 1000 if left >= 0 else math.inf, _text(reply, 2))
     return _grant(reply, resource, token, settings, sent_at)
 
 

@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import Any, ClassVar, Literal
 
 from fencing.kernel.effects import Plan, Sleep
-from fencing.kernel.errors import CoordinatorUnavailable, FencingError, MarkImplausible
+from fencing.kernel.errors import CoordinatorUnavailable, FencingError, KeptBy, MarkImplausible
 from fencing.kernel.fence import Fence
 from fencing.kernel.retry import LEAST_SECONDS, Answer, Backoff, NoReply
 from fencing.locks.backend import BACKOFF, Backend, Holder, Taken, Undecided
@@ -144,7 +144,10 @@ class RedlockPlans(Backend):
         if decision.waiting_ms is None or decision.owner is not None or decision.remaining_ms is not None:
             left = decision.remaining_ms
             was_undone = any(type(reply) is not list for reply in replies)
-            return Taken(BACKOFF.first if left is None else left / 1000, decision.owner, was_undone=was_undone)
+            remaining = BACKOFF.first if left is None else left / 1000
+            is_foreign = decision.owner is None and left is not None  # it has a ttl, but no record of ours
+            kept_by: KeptBy | None = "foreign" if is_foreign else None
+            return Taken(remaining, decision.owner, was_undone=was_undone, kept_by=kept_by)
         return (yield from self._plan_wait_for_members(decision, resource, deadline))
 
     def plan_remint(

@@ -88,7 +88,7 @@ class Grants(CoordinatorTests):
         lease = self.call(one.acquire, name)
         assert self.call(two.try_acquire, name) is None
         error = self.expect(NotAcquired, two.acquire, name, timeout=0.5)
-        assert (error.reason, error.resource, error.owner) == ("held", name, "one")
+        assert (error.reason, error.resource, error.owner, error.kept_by) == ("held", name, "one", None)
         assert error.waited >= 0.5
         self.call(lease.release)
         self.call(self.call(two.acquire, name, timeout=0).release)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from typing import Any
 
 import pytest
 
@@ -30,6 +31,8 @@ EVERY: list[FencingError] = [
     NotAcquired(resource="orders:42", reason="superseded", waited=1.5),
     NotAcquired(resource="orders:42", reason="late", waited=1.5),
     NotAcquired(resource="orders:42", reason="full", waited=0.1, owner="host:1", waiters=100),
+    NotAcquired(resource="orders:42", reason="held", waited=1.5, owner="host:1", kept_by="waiter"),
+    NotAcquired(resource="orders:42", reason="full", waited=0.1, waiters=100, kept_by="foreign"),
     *(
         LeaseLost(fence=FENCE, reason=reason)
         for reason in ("released", "detached", "forked", "expired", "gone", "stale")
@@ -87,3 +90,22 @@ def test_an_error_knows_no_backend_and_never_shows_a_token(error: FencingError) 
 @pytest.mark.parametrize("error", EVERY[:-5], ids=lambda error: type(error).__name__)
 def test_an_error_names_the_resource(error: FencingError) -> None:
     assert "'orders:42'" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("kept_by", "owner", "says"),
+    [
+        (None, "host:1", "'r' is held by host:1"),
+        (None, None, "'r' is held by an unknown holder"),
+        ("foreign", None, "'r' is held by an unknown holder (another library's lock, or other data under that name?)"),
+        ("waiter", "host:1", "'r' goes to an earlier waiter first, host:1"),
+        ("waiter", None, "'r' goes to an earlier waiter first"),
+    ],
+)
+def test_a_refusal_says_who_keeps_the_caller_from_the_lock(kept_by: Any, owner: str | None, says: str) -> None:
+    error = NotAcquired(resource="r", reason="held", waited=1.5, owner=owner, kept_by=kept_by)
+    assert str(error).startswith(f"{says}; it was not acquired within 1.50 s; try later")
+    assert ("force_release()" in str(error)) is (owner is None and kept_by != "waiter")
+    full = NotAcquired(resource="r", reason="full", waited=0.1, owner=owner, waiters=3, kept_by=kept_by)
+    state = says if owner or kept_by else "'r' is not free"
+    assert str(full) == f"{state}, and 3 wait for it, as many as max_waiters allows; try later"

@@ -319,5 +319,5 @@ def test_a_coordinator_whose_extra_is_missing(monkeypatch: pytest.MonkeyPatch) -
 
 def test_an_owner_that_is_not_known() -> None:
     """Perhaps a string without a ttl, under the lock's name on Redis: to try later never helps."""
-    error = NotAcquired(resource="r", reason="held", waited=1)
+    error = NotAcquired(resource="r", reason="held", waited=1, kept_by="foreign")
     assert str(error).endswith("try later; if nothing frees it, force_release() does, or choose another name")

@@ -12,7 +12,7 @@ from fencing import CoordinatorUnavailable, Fence, LeaseLost, Mark, NotAcquired,
 from fencing.kernel.effects import Claim, Plan, Shielded, Sleep
 from fencing.kernel.retry import NoReply
 from fencing.kernel.waking import Wake
-from fencing.locks import backend, plans, waiting
+from fencing.locks import backend, plans, several, waiting
 from fencing.locks.backend import Holder, Taken, Undecided
 from fencing.locks.holding import Grant
 from fencing.locks.lanes import Lane
@@ -199,7 +199,7 @@ def test_replies_are_read(steps: Stepper) -> None:
     taken = steps.run(acquire("r", "t" * 22, SETTINGS, floor=0, deadline=deadline), [b"taken", 1500, "ü".encode()])
     assert taken == Taken(1.5, "ü")
     assert steps.run(acquire("r", "t" * 22, SETTINGS, floor=0, deadline=deadline), [b"taken", -1, b""]) == Taken(
-        math.inf, None
+        math.inf, None, kept_by="foreign"
     )
     holder = steps.redis.plan_holder
     assert steps.run(holder("r", SETTINGS, deadline=deadline), [b"free"]) is None
@@ -627,6 +627,43 @@ def test_a_poll_has_a_new_token_only_behind_a_release() -> None:
     steps.run(plans.acquire(backend, "r", SETTINGS, 5.0))
     first, second, third, fourth = backend.tokens
     assert first == second != third == fourth
+
+
+def test_a_refusal_names_the_earlier_waiter_that_comes_first() -> None:
+    """Of the last reply: the holder has released since. A service of another kind than Redis says so, too."""
+    steps = Stepper(Answering)
+    backend = cast(Answering, steps.redis)
+    for timeout, holders in ((0.0, 0), (2.0, 1)):
+        backend.answer(*[Taken(9.0, "holder")] * holders, *[Taken(9.0, "waiter", kept_by="waiter")] * 99)
+        with pytest.raises(NotAcquired, match="'r' goes to an earlier waiter first, waiter; it was not") as caught:
+            steps.run(plans.acquire(backend, "r", SETTINGS, timeout))
+        assert (caught.value.reason, caught.value.owner, caught.value.kept_by) == ("held", "waiter", "waiter")
+    backend.answer(Taken(9.0, "waiter", waiters=3, kept_by="waiter"))
+    with pytest.raises(NotAcquired, match="'r' goes to an earlier waiter first, waiter, and 3 wait for it"):
+        steps.run(plans.acquire(backend, "r", SETTINGS, 5.0))
+    parts = [several._Part(backend, name, SETTINGS, lambda grant: grant) for name in "qr"]
+    backend.answer(*[Taken(9.0, "waiter", kept_by="waiter")] * 9)
+    with pytest.raises(NotAcquired) as caught:
+        steps.run(plan_in_place(several.acquire_all(parts, 0.0)))
+    assert (caught.value.resource, caught.value.kept_by) == ("q", "waiter")
+
+
+def plan_in_place(plan: Plan[Any]) -> Plan[Any]:
+    """Run the plans of several coordinators as one."""
+    send, throw = None, None
+    while True:
+        try:
+            effect = plan.throw(throw) if throw else plan.send(send)
+        except StopIteration as stop:
+            return stop.value
+        send = throw = None
+        try:
+            if isinstance(effect, several.At):
+                send = yield from effect.plan
+            else:
+                send = yield effect
+        except NotAcquired as error:
+            throw = error
 
 
 # Forced release
