@@ -92,12 +92,14 @@ class Holder:
     Attributes:
         owner: the holder's label; None: the holder uses another library.
         number: its fencing number; None: the holder uses another library.
-        held_for: seconds since the grant, by the server's clock; None: the holder uses another library.
-        remaining: seconds until the lock frees itself; None: it never does.
+        held_for: seconds since the grant, by the server's clock; None: not known, mostly because it uses another library.
+        remaining: seconds until the lock frees itself; None: it never does, or that is not known: see ``expires``.
         digest: stands for the token, so that a forced release can name a grant that has no number; empty: the backend
             tells grants apart by their numbers.
         released: the holder has released the lock, which stays taken for ``remaining`` seconds all the same. No
             coordinator of this version does that.
+        expires: whether the lock frees itself. True also if the service does not tell when, so that ``remaining`` is
+            None. A backend passes it only then; else it is what ``remaining`` says.
     """
 
     __module__ = "fencing"
@@ -108,6 +110,13 @@ class Holder:
     remaining: float | None
     digest: str = field(default="", repr=False, compare=False)
     released: bool = False
+    expires: bool = None  # type: ignore[assignment] # __post_init__ fills it in
+
+    def __post_init__(self) -> None:
+        if self.expires is None:
+            object.__setattr__(self, "expires", self.remaining is not None)
+        elif self.remaining is not None and not self.expires:
+            raise ValueError(f"a lock that frees itself in {self.remaining:g} s expires; leave expires out")
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from fencing.kernel.errors import CoordinatorUnavailable
 from fencing.kernel.fence import Fence
 from fencing.locks.backend import Backend, Holder, Taken, Undecided
 from fencing.locks.holding import Grant, GrantOrFence
-from fencing.locks.settings import Settings
+from fencing.locks.settings import Settings, check_seconds
 
 
 @runtime_checkable
@@ -57,7 +57,19 @@ class RenewsSeveralTtls(Protocol):
 
 @runtime_checkable
 class RenewsSession(Protocol):
-    """The capability of a session that holds all grants. The backend keeps it alive, so ``renew=False`` is refused."""
+    """The capability of a session that holds all grants of a coordinator. It comes on top of ``RenewsGrants``.
+
+    ``plan_renew`` then returns until when the session of each grant is believed to last, and None for one whose session
+    is over, or that lost its lock. It keeps the session alive by a request, or says what is known where a client does
+    that by itself.
+
+    All locks have one ttl, the session's, which lasts as long as the process: ``renew=False``, ``max_lifetime`` and a
+    ttl of its own for a lock are refused. A backend that learns that a session is over ends its grants at once::
+
+        for grant in self.held():
+            if grant.kept == session:
+                grant.lose("gone", "the session is over")
+    """
 
     session_seconds: float
     """How long the session outlives its process. It is the ttl of every lock."""
@@ -184,6 +196,12 @@ def check_members(backend: Backend) -> None:
             raise ValueError(
                 f"max_renewals of {name} must be an int of at least 1, not {most!r}: leases in one request"
             )
+    if isinstance(backend, RenewsSession):
+        check_seconds(backend.session_seconds, f"session_seconds of {name}")
+        if not isinstance(backend, RenewsGrants):
+            raise TypeError(f"{name} with session_seconds needs plan_renew and max_renewals: see RenewsSession")
+        if isinstance(backend, TtlPerLock):
+            raise TypeError(f"{name} with session_seconds has one ttl for all locks; leave ttl_per_lock out")
 
 
 def check_capabilities(backend: Backend, settings: Settings, own_ttl: float | None) -> Settings:
@@ -198,7 +216,6 @@ def check_capabilities(backend: Backend, settings: Settings, own_ttl: float | No
         TypeError, ValueError: a capability is missing. Change the options as the message says.
     """
     kind = backend.kind
-    session = isinstance(backend, RenewsSession)
     if settings.ttl is None and not isinstance(backend, HoldsWithoutTtl):
         raise TypeError(f"{kind} has no locks without a ttl; pass a ttl in seconds")
     if settings.ttl != own_ttl and not isinstance(backend, TtlPerLock):
@@ -212,8 +229,14 @@ def check_capabilities(backend: Backend, settings: Settings, own_ttl: float | No
         )
     if settings.max_waiters is not None and not isinstance(backend, CountsWaiters):
         raise TypeError(f"{kind} has no queue whose waiters it could count; remove max_waiters")
-    if settings.renew and not session and not isinstance(backend, RenewsGrants):
+    if settings.renew and not isinstance(backend, RenewsGrants):
         raise TypeError(f"{kind} cannot renew leases; pass renew=False, and a ttl that outlasts the work")
-    if not settings.renew and session:
-        raise TypeError(f"{kind} always renews the session of all its locks; remove renew=False")
+    if isinstance(backend, RenewsSession):
+        if settings.ttl != backend.session_seconds:
+            raise ValueError(
+                f"the ttl of {kind} is that of its session, {backend.session_seconds:g} s, not {settings.ttl:g}; "
+                f"leave it out, or make the session with another time-out"
+            )
+        for option in ("renew=False",) * (not settings.renew) + ("max_lifetime",) * (settings.max_lifetime is not None):
+            raise TypeError(f"{kind} always renews the session of all its locks; remove {option}")
     return settings

@@ -8,7 +8,7 @@ from typing import Any
 
 from fencing.kernel.process import OfThisProcess
 from fencing.locks.backend import Backend
-from fencing.locks.capabilities import check_capabilities, check_members
+from fencing.locks.capabilities import RenewsSession, check_capabilities, check_members
 from fencing.locks.settings import Settings, check_prefix
 
 
@@ -25,6 +25,8 @@ class CoordinatorBase(OfThisProcess):
         self._backend = _check_backend(backend, type(self).__name__, asynchronous=asynchronous)
         backend.kind = type(self).__name__
         backend.prefix = check_prefix(options.pop("prefix", None))
+        if isinstance(backend, RenewsSession):
+            options.setdefault("ttl", backend.session_seconds)
         settings = Settings().changed(options, asynchronous=asynchronous, coordinator=type(self))
         backend.settings = check_capabilities(backend, settings, settings.ttl)
         backend.asynchronous = asynchronous

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -22,6 +23,10 @@ class CoordinatorTests(Contract):
     short_ttl: float = 0.3
     """The shortest ttl that the backend keeps reliably, in seconds. Tests that wait for an expiry take a few of it."""
 
+    time_step: float = 0.0
+    """In which steps the service tells how long a lock still lasts, in seconds: 1.0 if it tells whole seconds, rounded
+    or cut."""
+
     def make(self, **options: Any) -> Any:
         """Return a new coordinator on the backend under test, as another process would make one. Override this."""
         raise AssertionError("override make()")
@@ -35,6 +40,14 @@ class CoordinatorTests(Contract):
 
     def make_unreachable(self, **options: Any) -> Any:
         """Return a coordinator whose service does not answer. Override this; None: the test is skipped."""
+        return None
+
+    def take_as_another_program(self, name: str) -> Callable[[], object] | None:
+        """Take the lock as a program without this library does. Override this if there are such programs.
+
+        Returns:
+            A function that frees the lock again; None: there is no such program, and the test is skipped.
+        """
         return None
 
     def teardown_method(self) -> None:
@@ -57,6 +70,14 @@ class CoordinatorTests(Contract):
 
     def _name(self) -> str:
         return f"contract:{new_token()}"
+
+    def _remaining(self, coordinator: Any, name: str) -> tuple[float, float]:
+        """Return between which moments from now the lock frees itself, as far as its service tells that."""
+        holder = self.call(coordinator.lock(name).holder)
+        assert holder.expires
+        if holder.remaining is None:
+            return 0.0, math.inf
+        return holder.remaining - self.time_step, holder.remaining + self.time_step
 
     def _plan(self, coordinator: Any, plan: Plan[Any]) -> Any:
         shell = run_async if inspect.iscoroutinefunction(coordinator._backend.perform) else run
@@ -129,9 +150,12 @@ def has_capability(coordinator: Any, capability: Any) -> bool:
     return isinstance(coordinator._backend, capability)
 
 
-def remint_an_hour_ahead(coordinator: MemoryCoordinator, fence: Fence) -> Fence:
-    """Replace the fence by one whose number is an hour ahead, claim that at every guard, and return it."""
-    settings, floor = coordinator._backend.settings, fence.number + 3_600_000_000
+def remint_a_minute_ahead(coordinator: MemoryCoordinator, fence: Fence) -> Fence:
+    """Replace the fence by one whose number is a minute ahead, claim that at every guard, and return it.
+
+    A remint above it may lift all names of an installation for ever, so it is no more than a test may take.
+    """
+    settings, floor = coordinator._backend.settings, fence.number + 60_000_000
     deadline = coordinator._backend.clock() + 5
     plan = coordinator._backend.plan_remint(fence, new_token(), settings, floor=floor, deadline=deadline)
     grant = run(plan, coordinator._backend.perform)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -70,10 +71,30 @@ def test_without_renewal_leases_are_not_renewed() -> None:
 
 
 def test_renewal_of_a_session_cannot_be_switched_off() -> None:
-    poor = without("plan_renew", session_seconds=10.0)
-    assert poor()._backend.settings.renew is True
-    with pytest.raises(TypeError, match="always renews the session of all its locks; remove renew=False"):
-        poor(renew=False)
+    poor = without("ttl_per_lock", session_seconds=7.0)
+    settings = poor()._backend.settings
+    assert (settings.renew, settings.ttl) == (True, 7.0)
+    assert poor(ttl=7)._backend.settings.ttl == 7.0
+    for option, says in (({"renew": False}, "renew=False"), ({"max_lifetime": 60}, "max_lifetime")):
+        for make in (poor, partial(poor().lock, "r")):
+            with pytest.raises(TypeError, match=f"always renews the session of all its locks; remove {says}$"):
+                make(**option)
+    with pytest.raises(ValueError, match=r"the ttl of Poor is that of its session, 7 s, not 10; leave it out"):
+        poor(ttl=10)
+    with pytest.raises(TypeError, match=r"one ttl for all its locks, 7\.0 s"):
+        poor().lock("r", ttl=10)
+
+
+@pytest.mark.parametrize(
+    ("members", "says"),
+    [
+        (["plan_renew", "ttl_per_lock"], "PoorBackend with session_seconds needs plan_renew and max_renewals"),
+        ([], "PoorBackend with session_seconds has one ttl for all locks; leave ttl_per_lock out"),
+    ],
+)
+def test_a_session_without_what_belongs_to_it(members: list[str], says: str) -> None:
+    with pytest.raises(TypeError, match=says):
+        without(*members, session_seconds=7.0)()
 
 
 def test_one_ttl_for_all_locks() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -79,6 +79,20 @@ class _OnRedis(CoordinatorContract):
     def make_unreachable(self, **options: Any) -> Any:
         return self.connect(self.silent_url, **options)
 
+    def foreign_client(self) -> Any:
+        return redis.Redis.from_url(self.url)
+
+    def take_as_another_program(self, name: str) -> Callable[[], object]:
+        """As redis-py's own lock does."""
+        client = self.foreign_client()
+        assert client.set(name, "another", nx=True, px=60_000)
+
+        def free() -> None:
+            client.delete(name)
+            client.close()
+
+        return free
+
     @pytest.fixture(autouse=True)
     def _silent_server(self) -> Iterator[None]:
         """A port that accepts connections, and never answers."""
@@ -95,6 +109,9 @@ class _OnCluster(_OnRedis):
     @pytest.fixture(autouse=True)
     def _cluster(self, redis_cluster: RedisCluster) -> None:
         self.cluster = redis_cluster
+
+    def foreign_client(self) -> Any:
+        return self.cluster.client()
 
     def make(self, **options: Any) -> Any:
         make_client: Any = (
@@ -131,6 +148,7 @@ class _BehindSentinel(_OnRedis):
     def _server(self, request: pytest.FixtureRequest, shared_sentinels: SharedSentinels) -> None:
         self.sentinels = shared_sentinels.get(request.param)
         self.side = Side(self.way.coordinator is AsyncRedisCoordinator)
+        self.url = self.sentinels.servers[0].url
 
     def make(self, **options: Any) -> Any:
         client = master_for(self.side, self.sentinels.addresses, **self.way.client_options)

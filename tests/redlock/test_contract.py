@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -28,6 +28,19 @@ class _OnFiveNodes(CoordinatorContract):
         return self.nodes.coordinator(
             Side(self.asynchronous), self.silent, node_timeout=0.25, **(self.options | options)
         )
+
+    def take_as_another_program(self, name: str) -> Callable[[], object]:
+        """As other libraries of the same algorithm do."""
+        clients = [server.client() for server in self.nodes.servers]
+        for client in clients:
+            assert client.set(name, "another", nx=True, px=60_000)
+
+        def free() -> None:
+            for client in clients:
+                client.delete(name)
+                client.close()
+
+        return free
 
     @pytest.fixture(autouse=True)
     def _nodes(self, redlock_nodes: RedlockNodes) -> Iterator[None]:
