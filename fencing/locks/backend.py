@@ -92,8 +92,8 @@ class Holder:
     Attributes:
         owner: the holder's label; None: the holder uses another library.
         number: its fencing number; None: the holder uses another library.
-        held_for: seconds since the grant, by the server's clock; None: not known, mostly because it uses another library.
-        remaining: seconds until the lock frees itself; None: it never does, or that is not known: see ``expires``.
+        held_for: seconds since the grant, by the server's clock; None: not known, as of another library's holder.
+        remaining: seconds until the lock frees itself; None: it never does, or that is not known: ``expires``.
         digest: stands for the token, so that a forced release can name a grant that has no number; empty: the backend
             tells grants apart by their numbers.
         released: the holder has released the lock, which stays taken for ``remaining`` seconds all the same. No

@@ -1,29 +1,19 @@
 """The coordinators of clients, so that a lock can be made from a client alone.
 
-A backend is imported when a client of its service is first used.
+A backend is imported when a client of its service is first used: see ``fencing/locks/registry.py``.
 """
 
 from __future__ import annotations
 
 import importlib
 import weakref
+from functools import cache
+from types import ModuleType
 from typing import Any, Protocol
 
 from fencing.kernel import process
 from fencing.kernel.waking import safe_lock
 from fencing.locks.coordinator import CoordinatorBase
-
-_COORDINATORS = {
-    "redis": (
-        ("fencing.redis.coordinator", "RedisCoordinator"),
-        ("fencing.redis.coordinator_async", "AsyncRedisCoordinator"),
-    ),
-    "sqlalchemy": (
-        ("fencing.sql.coordinator", "SQLCoordinator"),
-        ("fencing.sql.coordinator_async", "AsyncSQLCoordinator"),
-    ),
-}
-"""From the package of a client's class to its coordinators, the sync one and the async one: their modules and names."""
 
 _HINTS = {
     "str": "; write redis.Redis.from_url(...), or create_engine(...) of SQLAlchemy",
@@ -84,6 +74,12 @@ _shared = _Shared()
 process.after_fork(_shared.remake_lock)
 
 
+@cache
+def _registry() -> ModuleType:
+    """Return the module of the registrations, which whoever has a coordinator does not need."""
+    return importlib.import_module("fencing.locks.registry")
+
+
 def coordinator_of(given: Any, *, asynchronous: bool, lock: str = "FencedLock") -> CoordinatorBase:
     """Return the given coordinator, or the one that all locks of the given client share.
 
@@ -101,11 +97,15 @@ def coordinator_of(given: Any, *, asynchronous: bool, lock: str = "FencedLock") 
             wanted = "an async" if asynchronous else "a sync"
             raise TypeError(f"{lock} takes {wanted} coordinator, not {type(given).__name__}")
         return given
-    for kind in type(given).__mro__:
-        home = _COORDINATORS.get(kind.__module__.partition(".")[0])
-        if home is not None:
-            module, name = home[asynchronous]
-            return _shared.get(given, getattr(importlib.import_module(module), name))
+    registered = _registry().registration_of(given)
+    if registered is not None:
+        found = registered.load(asynchronous)
+        if found is None:
+            other = "asyncio" if asynchronous else "threads"
+            raise TypeError(
+                f"{lock} takes a client for {other}; there is no such coordinator for a {type(given).__qualname__}"
+            )
+        return _shared.get(given, found)
     kind = given if isinstance(given, type) else type(given)
     hint = _HINTS.get(kind.__name__, "")
     if kind.__module__.partition(".")[0] == "valkey":
@@ -113,10 +113,7 @@ def coordinator_of(given: Any, *, asynchronous: bool, lock: str = "FencedLock") 
         hint = factory.hint_of_valkey(given, "redis.asyncio.Redis" if asynchronous else "redis.Redis")
     elif isinstance(given, type):
         raise TypeError(f"{lock} takes a client or a coordinator, not the class {given.__name__}; make one of it")
-    text = (
-        f"{lock} takes a client, such as a redis.Redis or an engine of SQLAlchemy, or a coordinator, "
-        f"not {kind.__name__}{hint}"
-    )
     if asynchronous:
-        text = text.replace("redis.Redis", "redis.asyncio.Redis").replace("create_engine", "create_async_engine")
-    raise TypeError(text)
+        hint = hint.replace("redis.Redis", "redis.asyncio.Redis").replace("create_engine", "create_async_engine")
+    clients = _registry().clients_in_words(asynchronous=asynchronous)
+    raise TypeError(f"{lock} takes a client, such as {clients}, or a coordinator, not {kind.__name__}{hint}")

@@ -142,10 +142,12 @@ class Claims(CoordinatorTests):
         assert self.call(coordinator.try_acquire, name) is None
         free()
         self.call(self.call(coordinator.acquire, name, timeout=10).release)
-        free = self.take_as_another_program(name)
+        again = self.take_as_another_program(name)
+        assert again is not None
         forced = self.call(coordinator.lock(name).force_release)
         assert forced.holder.number is None
         self.call(self.call(coordinator.acquire, name, timeout=10).release)
+        again()
 
     def test_a_reclaimed_lease_has_a_new_fence_and_keeps_the_lock(self) -> None:
         guard = self._guard()
