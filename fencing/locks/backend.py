@@ -335,6 +335,12 @@ class Backend(ABC):
         return self.clock() + min(settings.request_seconds, GIVE_BACK_SECONDS)
 
 
+def wrong_reply(backend: object, method: str, reply: object, expected: str) -> TypeError:
+    """Return the error of a plan that returned what no plan of its name may."""
+    said = "nothing (None)" if reply is None else f"{reply!r:.100}"
+    return TypeError(f"{method} of {type(backend).__name__} returned {said}; it must return {expected}")
+
+
 def next_number(resource: str, *, last: int, floor: int, clock_us: int) -> int:
     """Return the number of a new grant: the highest of the last number, the floor and the clock, plus one.
 

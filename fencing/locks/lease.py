@@ -18,7 +18,7 @@ from fencing.kernel.errors import FencingError, LeaseLost, LossReason, OutcomeUn
 from fencing.kernel.fence import Fence, new_token
 from fencing.kernel.waking import SafeEvent, SafeLock
 from fencing.locks import plans
-from fencing.locks.backend import Backend
+from fencing.locks.backend import Backend, wrong_reply
 from fencing.locks.callbacks import call_in_thread
 from fencing.locks.causes import plan_why_gone, why_expired, why_stale
 from fencing.locks.holding import Grant
@@ -448,7 +448,10 @@ class Lease(LeaseBase):
                     else:
                         plan = self._plan_release(deadline)
                     asked_before, self._asked = self._asked, True
-                    self._freed = run(plan, self._backend.perform) or asked_before
+                    freed = run(plan, self._backend.perform)
+                    if freed is None:
+                        raise wrong_reply(self._backend, "plan_release", freed, "True or False")
+                    self._freed = freed or asked_before
             return bool(self._freed)
         except FencingError:
             raise

@@ -11,7 +11,7 @@ from fencing.kernel import process, quirks
 from fencing.kernel.effects import call_surely, finish, run_async
 from fencing.kernel.errors import FencingError, LeaseLost
 from fencing.locks import plans
-from fencing.locks.backend import Backend
+from fencing.locks.backend import Backend, wrong_reply
 from fencing.locks.callbacks import log_failure
 from fencing.locks.holding import Grant
 from fencing.locks.lease import LeaseBase, keep_outcome
@@ -192,7 +192,10 @@ class AsyncLease(LeaseBase):
                 else:
                     plan = self._plan_release(deadline)
                 asked_before, self._asked = self._asked, True
-                self._freed = await run_async(plan, self._backend.perform) or asked_before
+                freed = await run_async(plan, self._backend.perform)
+                if freed is None:
+                    raise wrong_reply(self._backend, "plan_release", freed, "True or False")
+                self._freed = freed or asked_before
             except (FencingError, asyncio.CancelledError):
                 raise
             except BaseException:

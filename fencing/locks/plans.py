@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from typing import Any, Literal, NamedTuple, TypeVar, cast, overload
 
 from fencing.kernel import process
@@ -24,7 +24,7 @@ from fencing.kernel.errors import (
     StaleFence,
 )
 from fencing.kernel.fence import Fence, new_token
-from fencing.locks.backend import Backend, ForcedRelease, Holder, Place, Taken, Undecided
+from fencing.locks.backend import Backend, ForcedRelease, Holder, Place, Taken, Undecided, wrong_reply
 from fencing.locks.capabilities import RenewsGrants, RenewsSeveralTtls
 from fencing.locks.causes import plan_why_gone
 from fencing.locks.holding import Grant, GrantOrFence
@@ -224,6 +224,8 @@ def acquire(
                 if queue is not None and not queues:
                     queues = True
                     continue
+            elif not isinstance(reply, Grant):
+                raise _wrong_grant(backend, "plan_queue" if queues else "plan_acquire", reply)
             else:
                 taking.hold(backend, reply, settings)
                 if not settings.guards and reply.granted_at < reply.deadline:
@@ -250,6 +252,16 @@ def acquire(
         elif taking.may_hold:
             yield Shielded(give_back(backend, resource, taking, settings))
         raise
+
+
+def _wrong_grant(backend: Backend, method: str, reply: object) -> TypeError:
+    return wrong_reply(backend, method, reply, "a Grant, Taken or Undecided")
+
+
+def check_count(backend: object, method: str, replies: Any, asked: Sequence[Any]) -> None:
+    """Check that there is a reply for each grant; before any is used, so that none is mistaken for another's."""
+    if not isinstance(replies, Sized) or len(replies) != len(asked):
+        raise wrong_reply(backend, method, replies, f"a sequence with one item for each of the {len(asked)} grants")
 
 
 def _not_free(backend: Backend, resource: str, waited: float, known: _Known) -> NotAcquired:
@@ -379,7 +391,9 @@ def renew(backend: Backend, grant: Grant, settings: Settings) -> Plan[float]:
     if not isinstance(backend, RenewsGrants):
         raise TypeError(f"{backend.kind} cannot renew single leases; use a ttl that outlasts the work")
     deadline = _deadline(backend, settings)
-    [renewed] = yield from backend.plan_renew([grant], settings, deadline=deadline)
+    replies = yield from backend.plan_renew([grant], settings, deadline=deadline)
+    check_count(backend, "plan_renew", replies, [grant])
+    [renewed] = replies
     if isinstance(renewed, CoordinatorUnavailable):
         raise renewed
     if renewed is None:
@@ -397,6 +411,7 @@ def renew_together(backend: RenewsGrants, batch: Sequence[Grant], attempt_second
     """
     settings = batch[0].settings
     attempt_deadline = backend.clock() + min(settings.attempt_seconds, attempt_seconds)
+    method = "plan_renew_each" if isinstance(backend, RenewsSeveralTtls) else "plan_renew"
     try:
         if isinstance(backend, RenewsSeveralTtls):
             each_settings = [each.settings for each in batch]
@@ -409,6 +424,7 @@ def renew_together(backend: RenewsGrants, batch: Sequence[Grant], attempt_second
             each.late = max(each.late, now - attempt_deadline)
             each.not_renewed(now)
         return
+    check_count(backend, method, deadlines, batch)
     now = backend.clock()
     gone: list[Grant] = []
     for each, deadline in zip(batch, deadlines, strict=True):
@@ -544,6 +560,8 @@ def _plan_force(
         if isinstance(reply, Grant):
             return reply, former
         taking.over()
+        if former is None and not isinstance(reply, (Taken, Undecided)):
+            raise _wrong_grant(backend, "plan_acquire", reply)
         if not isinstance(reply, Undecided):
             text = f"{resource!r} keeps changing hands; retry"
             reply = Undecided(CoordinatorUnavailable(text, resource=resource), POLLING.pause(1))

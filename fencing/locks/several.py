@@ -241,6 +241,7 @@ def release_ahead(leases: Sequence[Any]) -> Plan[None]:
             freed = yield At(backend, backend.plan_release_all(grants, settings, deadline=deadline))
         except FencingError:
             continue
+        plans.check_count(backend, "plan_release_all", freed, begun)
         for lease, is_freed in zip(begun, freed, strict=True):
             if is_freed is not None:
                 lease._end_release_ahead(is_freed)

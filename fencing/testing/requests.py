@@ -18,7 +18,14 @@ from fencing.kernel.errors import (
 from fencing.kernel.fence import MAX_NUMBER, Fence, new_token
 from fencing.locks import plans
 from fencing.locks.backend import Holder, Taken
-from fencing.locks.capabilities import HoldsWithoutTtl, RenewsGrants, RenewsSession, TtlPerLock, check_capabilities
+from fencing.locks.capabilities import (
+    HoldsWithoutTtl,
+    ReleasesSeveral,
+    RenewsGrants,
+    RenewsSession,
+    TtlPerLock,
+    check_capabilities,
+)
 from fencing.locks.holding import Grant
 from fencing.testing.base import CoordinatorTests, has_capability
 
@@ -39,6 +46,7 @@ class Requests(CoordinatorTests):
         assert isinstance(first, Grant)
         assert isinstance(again, Grant)
         assert first.fence == again.fence
+        assert first is not again, "each answer has a grant of its own, whose deadline and end are its own, too"
         assert isinstance(self._acquire(coordinator, name, new_token()), Taken)
         self._plan(coordinator, plans.release(coordinator._backend, first.fence, coordinator._backend.settings))
 
@@ -132,6 +140,7 @@ class Requests(CoordinatorTests):
         assert new.number > floor
         again = self._remint(coordinator, old, token, floor)
         assert again.fence == new.fence, "a repeated request gets the same fence"
+        assert again is not new, "each answer has a grant of its own"
         assert self._remint(coordinator, old, new_token(), floor) is None, "the old fence has lost the lock"
         assert self.call(coordinator.try_acquire, name) is None
         self.expect(
@@ -139,6 +148,46 @@ class Requests(CoordinatorTests):
         )
         assert not self._plan(coordinator, plans.release(coordinator._backend, old, coordinator._backend.settings))
         assert self._plan(coordinator, plans.release(coordinator._backend, new, coordinator._backend.settings))
+
+    def test_remint_needs_the_number_and_the_token_of_the_holder(self) -> None:
+        coordinator, name = self._make(), self._name()
+        self.call(self.call(coordinator.acquire, name).release)  # so that there is a lower number
+        old = self._acquire(coordinator, name, new_token())
+        for fence in (Fence(name, old.number, new_token()), Fence(name, old.number - 1, old.token)):
+            assert self._remint(coordinator, fence, new_token(), 0) is None
+        assert self.call(coordinator.lock(name).holder).number == old.number
+        assert self._plan(coordinator, plans.release(coordinator._backend, old, coordinator._backend.settings))
+
+    def test_force_is_idempotent_for_its_token(self) -> None:
+        """Its reply can be lost, too."""
+        coordinator, name, token = self._make(), self._name(), new_token()
+        old = self._acquire(coordinator, name, new_token())
+        seen = self.call(coordinator.lock(name).holder)
+        first = self._force(coordinator, name, seen, token)
+        again = self._force(coordinator, name, seen, token)
+        assert isinstance(first, Grant)
+        assert isinstance(again, Grant)
+        assert first.number > old.number
+        assert again.fence == first.fence
+        assert again is not first, "each answer has a grant of its own"
+        assert self._force(coordinator, name, seen) is None, "the holder that was seen has lost the lock"
+        assert not self._plan(coordinator, plans.release(coordinator._backend, old, coordinator._backend.settings))
+        assert self._plan(coordinator, plans.release(coordinator._backend, again, coordinator._backend.settings))
+
+    def test_several_locks_are_released_in_one_request_and_each_is_told_of(self) -> None:
+        coordinator = self._make()
+        if not has_capability(coordinator, ReleasesSeveral):
+            return
+        backend = coordinator._backend
+        for which in ([0, 2], [1], [0, 1, 2]):  # of three, those that were freed before
+            grants = [self._acquire(coordinator, self._name(), new_token()) for _ in range(3)]
+            for i in which:
+                assert self._plan(coordinator, plans.release(backend, grants[i], backend.settings))
+            deadline = backend.clock() + 5
+            plan = backend.plan_release_all(grants, backend.settings, deadline=deadline)
+            assert list(self._plan(coordinator, plan)) == [i not in which for i in range(3)]
+            for grant in grants:
+                assert self.call(coordinator.holder, grant.resource) is None
 
     def test_a_fence_alone_does_what_its_grant_does(self) -> None:
         """Another process has no more than the text of the fence; this one has what its backend keeps in the grant."""
@@ -199,9 +248,9 @@ class Requests(CoordinatorTests):
         self.expect(ValueError, coordinator.lock(name).force_release, 0)
         self.expect(TypeError, coordinator.lock(name).force_release, "1")
 
-    def _force(self, coordinator: Any, name: str, holder: Holder) -> Grant | None:
+    def _force(self, coordinator: Any, name: str, holder: Holder, token: str | None = None) -> Grant | None:
         settings, deadline = coordinator._backend.settings, coordinator._backend.clock() + 5
-        token = new_token()
+        token = token or new_token()
         plan = coordinator._backend.plan_force(name, token, settings, floor=0, deadline=deadline, holder=holder)
         grant: Grant | None = self._plan(coordinator, plan)
         return grant
