@@ -250,6 +250,15 @@ class Backend(ABC):
     def plan_holder(self, resource: str, settings: Settings, *, deadline: float) -> Plan[Holder | None]:
         """Return a description of the lock's holder; None: the lock is free."""
 
+    def check_open(self) -> None:
+        """Refuse a request after the closing. ``perform`` calls it for all but releases: a block may end later.
+
+        Raises:
+            RuntimeError: the coordinator was closed.
+        """
+        if self.closed:
+            raise RuntimeError("this coordinator was closed; make a new one")
+
     def __repr__(self) -> str:
         settings = self.settings
         options = ["no ttl" if settings.ttl is None else f"ttl {settings.ttl:g} s"]
