@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from fencing.kernel.effects import GiveWay, Plan, Shielded
-from fencing.kernel.errors import CoordinatorUnavailable, MarkImplausible
+from fencing.kernel.errors import CoordinatorUnavailable, KeptBy, MarkImplausible
 from fencing.kernel.fence import Fence
 from fencing.kernel.retry import LEAST_SECONDS, Answer, NoReply
 from fencing.locks.backend import Backend, Holder, Taken
@@ -155,10 +155,10 @@ class RedisPlans(Backend):
             raise
         if _kind(reply) == b"queued":
             place = WaiterPlace(self, settings, waiter, _text(reply, 1), _number(reply, 2) / 1000)
-            return _taken(math.inf, _text(reply, 3), place)
+            return _taken(reply, math.inf, _text(reply, 3), place)
         if _kind(reply) == b"full":
             yield Leave(waiter)
-            return _taken(math.inf, _text(reply, 2), waiters=_number(reply, 1))
+            return _taken(reply, math.inf, _text(reply, 2), waiters=_number(reply, 1))
         outcome = _outcome(reply, resource, token, settings, sent_at)
         if isinstance(outcome, Grant):
             yield Leave(waiter, outcome.deadline)
@@ -410,15 +410,18 @@ def _first_seconds(settings: Settings, left: float) -> float:
     return seconds if seconds < left else max(left, LEAST_SECONDS)
 
 
-def _taken(remaining: float, owner: str, place: WaiterPlace | None = None, waiters: int | None = None) -> Taken:
-    """Return a refusal. A lock of ours has an owner; anything else under its name has none."""
-    return Taken(remaining, owner or None, place, waiters=waiters, kept_by=None if owner else "foreign")
+def _taken(
+    reply: Any, remaining: float, owner: str, place: WaiterPlace | None = None, waiters: int | None = None
+) -> Taken:
+    """Return a refusal. A lock of ours has an owner, unless it is an offer; anything else under its name has none."""
+    kept_by: KeptBy | None = None if owner else "waiter" if reply[-1] == b"offered" else "foreign"
+    return Taken(remaining, owner or None, place, waiters=waiters, kept_by=kept_by)
 
 
 def _outcome(reply: Any, resource: str, token: str, settings: Settings, sent_at: float) -> Grant | Taken:
     if _kind(reply) == b"taken":
         left = _number(reply, 1)
-        return _taken(left / 1000 if left >= 0 else math.inf, _text(reply, 2))
+        return _taken(reply, left / 1000 if left >= 0 else math.inf, _text(reply, 2))
     return _grant(reply, resource, token, settings, sent_at)
 
 

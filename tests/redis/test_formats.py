@@ -65,7 +65,7 @@ FORCED_OUT = {
     "fencing:1:{12193}:holder:orders:42": ("string", "a ttl", b"9 dddddddddddddddddddddd <us> operator"),
 }
 SCRIPTS = {
-    "ACQUIRE": "b20bdbc8b1d6102e3ffe599e44481c7cc0b29942",
+    "ACQUIRE": "667e63efecfc4e489e0f875ec8980da1ca27659b",
     "RENEW": "f7dde797d7c9657fbc555cb66d1118f5d0544b37",
     "RELEASE": "b37aa94bf4fdaaf4ad1eb62ccb80e9c28291af68",
     "RELEASE_SEVERAL": "9f2e7fb7f22136bdca8400f7e0c31948e065d350",

@@ -221,3 +221,33 @@ def test_without_a_limit_the_request_is_the_same_as_before() -> None:
     args = (30_000, "owner", 0, 1, "listener")
     assert queue_call("r", "a" * 22, args, "7", 1.0, False).args == ("a" * 22, *args, "7")
     assert queue_call("r", "a" * 22, args, "7", 1.0, False, 3).args == ("a" * 22, *args, "7", 3)
+
+
+def test_a_lock_that_is_offered_to_a_waiter_is_no_other_librarys(side: Side, any_redis: RedisServer) -> None:
+    """Its record is no holder's for a moment. A caller was sent to another library's lock, and to force it free."""
+    waiting = side.coordinator(any_redis.url, ttl=30)
+    trying = side.coordinator(any_redis.url, ttl=30)
+    limited = side.coordinator(any_redis.url, ttl=30, max_waiters=1)
+    refused: set[str] = set()
+
+    def ask() -> bool:  # an offer lasts for 250 ms, which a busy machine may take
+        lease = side.call(trying.acquire, "r", timeout=30)
+        places = [enlisted(side, waiting).place for _ in range(2)]  # the first is offered the lock, the second waits
+        assert all(places)
+        side.call(lease.release)
+        for coordinator, timeout, reason in ((trying, 0, "held"), (limited, 30, "full")):
+            try:
+                side.call(side.call(coordinator.acquire, "r", timeout=timeout).release)
+            except NotAcquired as error:
+                if error.kept_by == "waiter" and error.reason == reason:
+                    assert "goes to an earlier waiter first" in str(error)
+                    refused.add(reason)
+        for place in places:
+            leave(side, waiting, place)
+        return refused == {"held", "full"}
+
+    side.wait_until(ask, seconds=60)
+    with any_redis.client() as client:
+        assert client.set("f", "another", px=200)
+        lock = trying.lock("f")
+        assert side.expect(NotAcquired, lock.acquire, timeout=0).kept_by == "foreign"

@@ -11,6 +11,7 @@
 --        | {'queued', ticket, ms after which to ask again, owner label, or ''}
 --        | {'full', how many wait, owner label, or ''}
 --        | {'implausible', number, ceiling}
+--        The refusals end with 'offered' where the lock is being offered to an earlier waiter.
 
 local token, listener = ARGV[1], ARGV[6] or ''
 local own_entry = listener .. ' ' .. token
@@ -64,15 +65,24 @@ end
 
 local record_number, _, owner = record_of(KEYS[2], holder)
 local left = redis.call('PTTL', KEYS[1])
-if listener == '' then return {'taken', left, owner or ''} end
+
+-- Returns the refusal. An offer has the lock for a moment only, and its record is no holder's.
+local function refusal(...)
+  local reply = {...}
+  local is_offer = not record_number and left >= 0 and left <= ACCEPT_MS
+  if is_offer and string.match(redis.call('GET', KEYS[2]) or '', '^offer %S+$') then reply[#reply + 1] = 'offered' end
+  return reply
+end
+
+if listener == '' then return refusal('taken', left, owner or '') end
 
 local counter, refused = counter_of(KEYS[3]) -- of a newer version: then the queue is, too
 if not counter then return refused end
 local waiting = waiting_if_full()
-if waiting then return {'full', waiting, owner or ''} end
+if waiting then return refusal('full', waiting, owner or '') end
 enqueue()
 local recheck = LONGEST_RECHECK_MS
 if left >= 0 then recheck = math.min(recheck, left + 2) end -- PTTL rounds; a key lives to the end of its millisecond
 if not record_number then recheck = math.min(recheck, FOREIGN_RECHECK_MS) end
 if redis.call('ZRANK', KEYS[4], own_entry) > 0 then recheck = recheck + ACCEPT_MS end -- the first waiter rechecks first
-return {'queued', text_of(tonumber(redis.call('ZSCORE', KEYS[4], own_entry))), recheck, owner or ''}
+return refusal('queued', text_of(tonumber(redis.call('ZSCORE', KEYS[4], own_entry))), recheck, owner or '')
