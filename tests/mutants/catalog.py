@@ -507,6 +507,42 @@ MUTANTS: tuple[Mutant, ...] = (
         "holding.not_renewed(now)",
         ("tests/locks/test_calendar.py::test_what_is_not_renewed_is_lost_at_its_deadline_and_not_before",),
     ),
+    # What a coordinator of a third party is given
+    Mutant(
+        "a-floor-lifts-the-base-of-a-log-by-its-position-too",
+        "fencing/locks/numbers.py",
+        "base = max(first, floor - position)",
+        "base = max(first, floor)",
+        ("tests/locks/test_log_service.py::test_a_floor_lifts_the_base_by_what_is_missing_and_no_more",),
+    ),
+    Mutant(
+        "the-base-of-a-log-is-compared-with-itself",
+        "fencing/locks/numbers.py",
+        "ceiling = min(clock_us + PLAUSIBLE_STEP + position, MAX_NUMBER - 1)",
+        "ceiling = min(max(first, clock_us) + PLAUSIBLE_STEP + position, MAX_NUMBER - 1)",
+        ("tests/locks/test_log_service.py::test_an_implausible_base_is_compared_with_the_clock",),
+    ),
+    Mutant(
+        "a-renewal-that-returns-too-little-counts",
+        "fencing/locks/plans.py",
+        "    check_count(backend, method, deadlines, batch)\n    now = backend.clock()",
+        "    now = backend.clock()",
+        ("tests/locks/test_faulty_backends.py::test_a_renewal_that_returns_another_number_of_deadlines",),
+    ),
+    Mutant(
+        "a-closed-backend-sends-any-request",
+        "fencing/locks/backend.py",
+        "        if self.closed:\n            raise RuntimeError(",
+        "        if False:\n            raise RuntimeError(",
+        ("tests/docs/test_your_own.py::test_after_the_closing_nothing_but_a_release_is_sent",),
+    ),
+    Mutant(
+        "a-time-that-is-not-known-is-never",
+        "fencing/locks/backend.py",
+        "        if self.expires is None:",
+        "        if self.remaining is None or self.expires is None:",
+        ("tests/locks/test_log_service.py::test_a_time_that_is_not_known_is_no_never",),
+    ),
     # Redis
     Mutant(
         "clients-with-one-pool-open-connections-each",
