@@ -17,6 +17,7 @@ from fencing import CoordinatorUnavailable, NotAcquired
 from fencing.kernel.effects import run, run_async
 from fencing.kernel.fence import new_token
 from fencing.kernel.retry import NoReply
+from fencing.locks import registry
 from fencing.testing import Contract
 from tests.support import wait_until
 from tests.support.forks import in_child
@@ -32,7 +33,11 @@ def module_of_the_page() -> Any:
     assert len(blocks) >= 5
     module = ModuleType("your_own_coordinator")
     sys.modules[module.__name__] = module
-    exec(compile("\n\n".join(blocks), str(PAGE), "exec"), vars(module))
+    with pytest.MonkeyPatch.context() as patch:  # what the page registers is there while its code runs
+        patch.setattr(registry, "_clients", {first: dict(names) for first, names in registry._clients.items()})
+        patch.setattr(registry, "_schemes", dict(registry._schemes))
+        exec(compile("\n\n".join(blocks), str(PAGE), "exec"), vars(module))
+        assert "theirs" in registry._schemes
     return module
 
 
