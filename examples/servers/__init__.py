@@ -5,6 +5,7 @@ They hold throw-away data and listen on 127.0.0.1 only. Not for production: dura
 
 from examples.servers.clocks import FakeClock, MissingTool, find_faketime
 from examples.servers.cluster import RedisCluster, start_cluster
+from examples.servers.etcd import EtcdCluster, EtcdServer, find_etcd_binary, start_etcd
 from examples.servers.freezing import freeze
 from examples.servers.local import ServerError
 from examples.servers.objects import ObjectServer
@@ -14,6 +15,8 @@ from examples.servers.s3 import S3Server, find_s3, start_s3
 from examples.servers.sentinel import SentinelServers, start_sentinels
 
 __all__ = [
+    "EtcdCluster",
+    "EtcdServer",
     "FakeClock",
     "MissingTool",
     "ObjectServer",
@@ -25,12 +28,14 @@ __all__ = [
     "S3Server",
     "SentinelServers",
     "ServerError",
+    "find_etcd_binary",
     "find_faketime",
     "find_postgres_binaries",
     "find_redis_binaries",
     "find_s3",
     "freeze",
     "start_cluster",
+    "start_etcd",
     "start_postgres",
     "start_redis",
     "start_s3",
