@@ -10,7 +10,7 @@ from typing import Any
 from fencing.etcd.calls import Call, Reply, reply_of
 from fencing.etcd.connection import Connection, open_socket
 from fencing.etcd.endpoints import Endpoint, Endpoints, connect_failure, reply_failure
-from fencing.etcd.waiters import Leave, Permit, Wait, ends_wait, permit
+from fencing.etcd.waiters import Leave, Permit, Wait, end_stream, ends_wait, permit
 from fencing.kernel.interruptions import raise_interruption
 from fencing.kernel.lending import Pool
 from fencing.kernel.opening import Opener, Openings
@@ -58,7 +58,7 @@ class Connections:
             RuntimeError: the coordinator is closed. Make a new one.
         """
         if isinstance(effect, Leave):
-            effect.waiter.stream = None
+            end_stream(effect.waiter)
             return None
         if self._pool.closed and not (isinstance(effect, Call) and effect.is_release):
             raise RuntimeError("this coordinator was closed; make a new one")
@@ -104,31 +104,34 @@ class Connections:
         until = time.monotonic() + wait.seconds
         stream: Stream | None = wait.waiter.stream
         endpoint = self._endpoints.current
-        if stream is not None and stream.key != wait.key:
-            stream = wait.waiter.stream = None
         try:
+            if stream is not None and stream.key != wait.key:
+                end_stream(wait.waiter)
+                stream = None
             if stream is None:
                 permitted = permit()
                 if permitted is None:
                     return None
-                stream = Stream(wait.key, permitted)
+                stream = wait.waiter.stream = Stream(wait.key, permitted)
                 self._open(stream.connection, endpoint, min(until, time.monotonic() + STREAM_SECONDS))
                 stream.connection.send("watch", wait.body, wait.credentials, until)
-                wait.waiter.stream = stream
             while (lines := stream.connection.next_lines(until)) is not None:
                 if not lines:
                     return False
                 if any(map(ends_wait, lines)):
                     break
-            wait.waiter.stream = None
+            end_stream(wait.waiter)
             return True
         except (OSError, NoReply) as error:
-            wait.waiter.stream = None
+            end_stream(wait.waiter)
             self._endpoints.failed(endpoint)
             if isinstance(error, NoReply):
                 raise
             raise_interruption(error)
             raise NoReply(error, may_have_run=False) from error
+        except BaseException:
+            end_stream(wait.waiter)
+            raise
 
     def close(self) -> None:
         """Close all connections. Later calls raise RuntimeError, except releases."""

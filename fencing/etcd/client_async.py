@@ -10,7 +10,7 @@ from fencing.etcd.calls import Call, Reply, reply_of
 from fencing.etcd.client import MAX_CONNECTIONS, STREAM_SECONDS, URGENT
 from fencing.etcd.connection_async import AsyncConnection
 from fencing.etcd.endpoints import Endpoint, Endpoints, connect_failure, reply_failure
-from fencing.etcd.waiters import Leave, Permit, Wait, ends_wait, permit
+from fencing.etcd.waiters import Leave, Permit, Wait, end_stream, ends_wait, permit
 from fencing.kernel.effects import finish
 from fencing.kernel.interruptions import raise_interruption
 from fencing.kernel.lending import AsyncPool
@@ -45,7 +45,7 @@ class AsyncConnections:
             RuntimeError: the coordinator is closed. Make a new one.
         """
         if isinstance(effect, Leave):
-            _end_stream(effect.waiter)
+            end_stream(effect.waiter)
             return None
         if self.closed and not (isinstance(effect, Call) and effect.is_release):
             raise RuntimeError("this coordinator was closed; make a new one")
@@ -94,10 +94,11 @@ class AsyncConnections:
     async def _wait(self, wait: Wait) -> bool | None:
         until = time.monotonic() + wait.seconds
         stream: AsyncStream | None = wait.waiter.stream
+        limit: asyncio.Timeout | None = None
         endpoint = self._endpoints.current
         try:
             if stream is not None and stream.key != wait.key:
-                _end_stream(wait.waiter)
+                end_stream(wait.waiter)
                 stream = None
             if stream is None:
                 permitted = permit()
@@ -106,22 +107,22 @@ class AsyncConnections:
                 stream = wait.waiter.stream = AsyncStream(wait.key, permitted)
                 await self._open(stream.connection, endpoint, min(until, time.monotonic() + STREAM_SECONDS))
                 stream.connection.send("watch", wait.body, wait.credentials)
-            async with asyncio.timeout(max(until - time.monotonic(), LEAST_SECONDS)):
+            async with asyncio.timeout(max(until - time.monotonic(), LEAST_SECONDS)) as limit:
                 while (lines := await stream.connection.next_lines()) is not None:
                     if any(map(ends_wait, lines)):
                         break
-            _end_stream(wait.waiter)
+            end_stream(wait.waiter)
             return True
-        except TimeoutError:
-            return False
         except (OSError, NoReply) as error:
-            _end_stream(wait.waiter)
+            if limit is not None and limit.expired():
+                return False
+            end_stream(wait.waiter)
             self._endpoints.failed(endpoint)
             if isinstance(error, NoReply):
                 raise
             raise NoReply(error, may_have_run=False) from error
         except BaseException:
-            _end_stream(wait.waiter)
+            end_stream(wait.waiter)
             raise
 
     async def close(self) -> None:
@@ -138,9 +139,3 @@ def _stop(pool: AsyncPool[AsyncConnection]) -> None:
     for each in pool.pools:
         for connection in each.made():
             connection.close()
-
-
-def _end_stream(waiter: Any) -> None:
-    stream, waiter.stream = waiter.stream, None
-    if stream is not None:
-        stream.connection.close()

@@ -405,15 +405,22 @@ class EtcdPlans(Backend):
         reading = transaction([], [read_range(page or LOCKS, end_of(LOCKS), PAGE_KEYS)], [])
         answer = yield from self.plan_request("kv/txn", body_of(reading), pattern.text, settings, deadline)
         keys: list[Key] = answer.value.keys(0)
-        queues: dict[str, None] = dict.fromkeys(resource_of(key.name) for key in keys)
+        first: dict[str, Key] = {}
+        for key in keys:
+            resource = resource_of(key.name)
+            if resource not in first or key.created < first[resource].created:
+                first[resource] = key
+        cut = resource_of(keys[-1].name) if len(keys) == PAGE_KEYS else None
         found: list[tuple[str, Holder]] = []
-        for resource in queues:
+        for resource, key in first.items():
             if pattern.matches(resource):
-                holder = yield from self.plan_holder(resource, settings, deadline=deadline)
+                if resource == cut:  # its first key may be on the next page
+                    holder = yield from self.plan_holder(resource, settings, deadline=deadline)
+                else:
+                    holder = yield from self._plan_describe(key, settings, deadline)
                 if holder is not None:
                     found.append((resource, holder))
-        last = end_of(queue_of(resource_of(keys[-1].name))) if len(keys) == PAGE_KEYS else ""
-        return found, last
+        return found, "" if cut is None else end_of(queue_of(cut))
 
     def _plan_describe(self, key: Key, settings: Settings, deadline: float) -> Plan[Holder | None]:
         """Describe the one that has the first key of a queue; None: it does not hold the lock yet."""

@@ -77,16 +77,24 @@ process.after_fork(_reset)
 
 
 class Permit:
-    """The permission to have a stream, until it is collected."""
+    """The permission to have a stream, until it is given back or collected."""
 
-    __slots__ = ("_pid",)
+    __slots__ = ("_pids",)
 
     def __init__(self) -> None:
-        self._pid = process.pid()
+        self._pids = [process.pid()]  # a list's steps are atomic: it is given back once
+
+    def give_back(self) -> None:
+        """Let another waiter have a stream."""
+        try:
+            pid = self._pids.pop()
+        except IndexError:
+            return
+        if pid == process.pid():
+            _permits.append(None)
 
     def __del__(self) -> None:
-        if self._pid == process.pid() and len(_permits) < MOST_STREAMS:
-            _permits.append(None)
+        self.give_back()
 
 
 def permit() -> Permit | None:
@@ -96,3 +104,13 @@ def permit() -> Permit | None:
     except IndexError:
         return None
     return Permit()
+
+
+def end_stream(waiter: Waiter) -> None:
+    """Close the stream of a waiter, if it has one."""
+    stream, waiter.stream = waiter.stream, None
+    if stream is not None:
+        try:
+            stream.connection.close()
+        finally:
+            stream.permit.give_back()
