@@ -10,7 +10,7 @@ from typing import Any
 from fencing.etcd.calls import Call, Reply, reply_of
 from fencing.etcd.connection import Connection, open_socket
 from fencing.etcd.endpoints import Endpoint, Endpoints, connect_failure, reply_failure
-from fencing.etcd.waiters import Leave, Permit, Wait, end_stream, ends_wait, permit
+from fencing.etcd.waiters import Leave, Permit, Wait, end_stream, is_deletion, is_end, permit
 from fencing.kernel.interruptions import raise_interruption
 from fencing.kernel.lending import Pool
 from fencing.kernel.opening import Opener, Openings
@@ -105,7 +105,7 @@ class Connections:
         stream: Stream | None = wait.waiter.stream
         endpoint = self._endpoints.current
         try:
-            if stream is not None and stream.key != wait.key:
+            if stream is not None and not (stream.key == wait.key and stream.connection.endpoint is endpoint):
                 end_stream(wait.waiter)
                 stream = None
             if stream is None:
@@ -118,10 +118,13 @@ class Connections:
             while (lines := stream.connection.next_lines(until)) is not None:
                 if not lines:
                     return False
-                if any(map(ends_wait, lines)):
+                if any(map(is_deletion, lines)):
+                    end_stream(wait.waiter)
+                    return True
+                if any(map(is_end, lines)):
                     break
             end_stream(wait.waiter)
-            return True
+            return None
         except (OSError, NoReply) as error:
             end_stream(wait.waiter)
             self._endpoints.failed(endpoint)

@@ -10,7 +10,7 @@ from fencing.etcd.calls import Call, Reply, reply_of
 from fencing.etcd.client import MAX_CONNECTIONS, STREAM_SECONDS, URGENT
 from fencing.etcd.connection_async import AsyncConnection
 from fencing.etcd.endpoints import Endpoint, Endpoints, connect_failure, reply_failure
-from fencing.etcd.waiters import Leave, Permit, Wait, end_stream, ends_wait, permit
+from fencing.etcd.waiters import Leave, Permit, Wait, end_stream, is_deletion, is_end, permit
 from fencing.kernel.effects import finish
 from fencing.kernel.interruptions import raise_interruption
 from fencing.kernel.lending import AsyncPool
@@ -97,7 +97,7 @@ class AsyncConnections:
         limit: asyncio.Timeout | None = None
         endpoint = self._endpoints.current
         try:
-            if stream is not None and stream.key != wait.key:
+            if stream is not None and not (stream.key == wait.key and stream.connection.endpoint is endpoint):
                 end_stream(wait.waiter)
                 stream = None
             if stream is None:
@@ -109,10 +109,13 @@ class AsyncConnections:
                 stream.connection.send("watch", wait.body, wait.credentials)
             async with asyncio.timeout(max(until - time.monotonic(), LEAST_SECONDS)) as limit:
                 while (lines := await stream.connection.next_lines()) is not None:
-                    if any(map(ends_wait, lines)):
+                    if any(map(is_deletion, lines)):
+                        end_stream(wait.waiter)
+                        return True
+                    if any(map(is_end, lines)):
                         break
             end_stream(wait.waiter)
-            return True
+            return None
         except (OSError, NoReply) as error:
             if limit is not None and limit.expired():
                 return False

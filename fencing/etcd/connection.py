@@ -8,7 +8,7 @@ import time
 from contextlib import suppress
 
 from fencing.etcd.endpoints import Endpoint
-from fencing.etcd.http import ReplyParser, request_of
+from fencing.etcd.http import CLOSED, ReplyParser, request_of
 from fencing.kernel.interruptions import raise_interruption
 from fencing.kernel.opening import Opening
 from fencing.kernel.retry import LEAST_SECONDS
@@ -124,7 +124,7 @@ class Connection:
                 left = deadline - time.monotonic()
                 continue
             if not received:
-                raise ConnectionError("the connection was closed")
+                raise ConnectionError(CLOSED)
             parser.feed(received)
             return True
         return False

@@ -7,7 +7,7 @@ import ssl
 import time
 
 from fencing.etcd.endpoints import Endpoint
-from fencing.etcd.http import ReplyParser, request_of
+from fencing.etcd.http import CLOSED, ReplyParser, request_of
 
 READ_BYTES = 65536
 
@@ -80,7 +80,7 @@ class AsyncConnection:
         assert self._reader is not None
         received = await self._reader.read(READ_BYTES)
         if not received:
-            raise ConnectionError("the connection was closed")
+            raise ConnectionError(CLOSED)
         parser.feed(received)
 
     def close(self) -> None:

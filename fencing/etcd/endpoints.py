@@ -112,6 +112,9 @@ def connect_failure(error: Exception, endpoint: Endpoint, address: str) -> Excep
         reason = error.reason or str(error)
         text = f"TLS with etcd at {endpoint.url} failed: {reason}; check https, and the client's certificate"
         return CoordinatorUnavailable(text, address=address)
+    if endpoint.tls and isinstance(error, ConnectionError) and not isinstance(error, ConnectionRefusedError):
+        text = f"TLS with etcd at {endpoint.url} was broken off; check https, and the client's certificate"
+        return NoReply(ConnectionError(text), may_have_run=False)
     return NoReply(error, may_have_run=False)
 
 

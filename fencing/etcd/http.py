@@ -11,6 +11,8 @@ import httptools
 MOST_BYTES = 64 * 2**20
 """The longest reply that is read."""
 
+CLOSED = "the server closed the connection before its reply; if it does so each time, check http or https"
+
 
 def request_of(path: str, body: bytes, host: str, credentials: str) -> bytes:
     """Return the bytes of a request."""

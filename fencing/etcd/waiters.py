@@ -28,7 +28,7 @@ class Waiter:
 class Wait(NamedTuple):
     """The effect: wait until a key is deleted, at most ``seconds``.
 
-    The result is True: ask again; False: the time is over; None: there are too many streams, so poll.
+    The result is True: ask again; False: the time is over; None: there is no stream, or it has ended, so poll.
 
     Args:
         waiter: keeps its stream from one wait to the next.
@@ -56,12 +56,14 @@ class Leave(NamedTuple):
     waiter: Waiter
 
 
-def ends_wait(line: bytes) -> bool:
-    """Return whether a line of a stream lets the waiter ask again: a deletion, or the end of the stream.
+def is_deletion(line: bytes) -> bool:
+    """Return whether a line of a stream says that the key was deleted."""
+    return b'"events"' in line
 
-    A revision that was compacted also ends it.
-    """
-    return b'"events"' in line or b'"canceled"' in line or b'"error"' in line
+
+def is_end(line: bytes) -> bool:
+    """Return whether a line says that nothing more comes: a revision was compacted, or a right is missing."""
+    return b'"canceled"' in line or b'"error"' in line
 
 
 _permits: deque[None] = deque()
