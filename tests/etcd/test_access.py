@@ -21,8 +21,10 @@ Start = Callable[..., EtcdServer]
 
 _REQUEST = "openssl req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN={name} -keyout {name}.key"
 _AUTHORITY = f"{_REQUEST} -x509 -days 1 -out {{name}}.pem"
-_SIGN = "openssl x509 -req -in {name}.csr -CA authority.pem -CAkey authority.key -days 1 "
+_SIGN = (
+    "openssl x509 -req -in {name}.csr -CA authority.pem -CAkey authority.key -days 1 "
     "-extfile {name}.ext -out {name}.pem"
+)
 
 
 def name() -> str:
