@@ -45,7 +45,7 @@ class Connections:
         self._pool = Pool(Connection, MAX_CONNECTIONS, has_reserve=True)
         openings = Openings()
         self._openers = {
-            each: Opener(each.url, partial(open_socket, each, endpoints.tls), socket.socket.close, None, openings)
+            each: Opener(each.url, partial(open_socket, each, endpoints.tls), _close, None, openings)
             for each in endpoints.all
         }
 
@@ -139,3 +139,7 @@ class Connections:
     def close(self) -> None:
         """Close all connections. Later calls raise RuntimeError, except releases."""
         self._pool.close()
+
+
+def _close(opened: socket.socket) -> None:
+    opened.close()  # looked up now: greenlets may have other sockets
