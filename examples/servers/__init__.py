@@ -1,4 +1,4 @@
-"""Real servers for demos and tests: Redis, PostgreSQL and an S3, with Docker or without.
+"""Real servers for demos and tests: Redis, PostgreSQL, MariaDB, etcd and an S3, with Docker or without.
 
 They hold throw-away data and listen on 127.0.0.1 only. Not for production: durability is switched off.
 """
@@ -8,6 +8,7 @@ from examples.servers.cluster import RedisCluster, start_cluster
 from examples.servers.etcd import EtcdCluster, EtcdServer, find_etcd_binary, start_etcd
 from examples.servers.freezing import freeze
 from examples.servers.local import ServerError
+from examples.servers.mariadb import MariaDBServer, start_mariadb
 from examples.servers.objects import ObjectServer
 from examples.servers.postgres import PostgresBinary, PostgresServer, find_postgres_binaries, start_postgres
 from examples.servers.redis import RedisBinary, RedisServer, find_redis_binaries, start_redis
@@ -18,6 +19,7 @@ __all__ = [
     "EtcdCluster",
     "EtcdServer",
     "FakeClock",
+    "MariaDBServer",
     "MissingTool",
     "ObjectServer",
     "PostgresBinary",
@@ -36,6 +38,7 @@ __all__ = [
     "freeze",
     "start_cluster",
     "start_etcd",
+    "start_mariadb",
     "start_postgres",
     "start_redis",
     "start_s3",
