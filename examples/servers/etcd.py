@@ -4,12 +4,13 @@ import functools
 import json
 import os
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from examples.servers.local import ExternalHost, Host, LocalProcess, ServerError, free_port, new_directory
+from examples.servers.proxy import Proxy
 from examples.servers.server import Server, first_answer, version_of
 from examples.servers.settings import named_by
 from examples.servers.sources import start_first
@@ -82,21 +83,22 @@ def start_etcd(*, extra_args: Sequence[str] = (), own: bool = False) -> EtcdServ
 
 
 def _start_binary(
-    binary: EtcdBinary, extra_args: Sequence[str], members: Sequence[int] = (), own: int = 0
+    binary: EtcdBinary, extra_args: Sequence[str], peers: Mapping[int, str] | None = None, own: int = 0
 ) -> EtcdServer:
+    """Start one; or the member at the port `own`, where the others reach each at its URL of `peers`."""
     directory = new_directory()
     data = directory / "data"
     scheme = "https" if "--cert-file" in extra_args else "http"
 
     def command(port: int) -> list[str]:
         port = own or port
-        peers = {f"m{each}": f"http://127.0.0.1:{each + _PEER}" for each in (members or [port])}
-        url, peer = f"{scheme}://127.0.0.1:{port}", peers[f"m{port}"]
+        url, listen = f"{scheme}://127.0.0.1:{port}", _peer(port)
+        members = peers or {port: listen}
         return [
             *(str(binary.path), "--name", f"m{port}", "--data-dir", str(data), *_SETTINGS),
             *("--listen-client-urls", url, "--advertise-client-urls", url),
-            *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
-            *("--initial-cluster", ",".join(f"{name}={each}" for name, each in peers.items())),
+            *("--listen-peer-urls", listen, "--initial-advertise-peer-urls", members[port]),
+            *("--initial-cluster", ",".join(f"m{each}={peer}" for each, peer in members.items())),
             *extra_args,
         ]
 
@@ -114,6 +116,10 @@ def _start_binary(
     return server
 
 
+def _peer(port: int) -> str:
+    return f"http://127.0.0.1:{port + _PEER}"
+
+
 def _listens(process: LocalProcess) -> bool:
     log = process.log
     return any(part in log for part in ("serving insecure client", "serving client", "serving secure client"))
@@ -127,24 +133,41 @@ def _ready(server: EtcdServer) -> EtcdServer:
 
 
 class EtcdCluster:
-    """Three members."""
+    """Three members, which reach one another through proxies."""
 
     def __init__(self, stack: ExitStack, extra_args: Sequence[str] = ()) -> None:
         binary = find_etcd_binary()
         if binary is None:
             raise ServerError(_REFUSAL)
         ports = [free_port(_PEER) for _ in range(3)]
-        self.servers = [stack.enter_context(_start_binary(binary, extra_args, ports, each)) for each in ports]
+        self._proxies = {each: stack.enter_context(Proxy("127.0.0.1", each + _PEER)) for each in ports}
+        peers = {each: proxy.url(_peer(each)) for each, proxy in self._proxies.items()}
+        self.servers = [stack.enter_context(_start_binary(binary, extra_args, peers, each)) for each in ports]
         for each in self.servers:
             _ready(each)
+
+    def isolate(self, member: EtcdServer) -> None:
+        """Let nothing pass between a member and the others, until `heal`."""
+        said = member.call("maintenance/status", {})
+        sender = f"X-Server-From: {int(said['header']['member_id']):x}".encode()
+        for port, proxy in self._proxies.items():
+            if port == member.port:
+                proxy.refuse()
+            else:
+                proxy.drop_request_when(lambda request: sender in request, times=10**9)
+                proxy.cut()
+
+    def heal(self) -> None:
+        for proxy in self._proxies.values():
+            proxy.restore()
 
     @property
     def urls(self) -> list[str]:
         return [each.url for each in self.servers]
 
-    def leader(self) -> EtcdServer:
-        """The member that leads."""
-        for each in self.servers:
+    def leader(self, among: Sequence[EtcdServer] = ()) -> EtcdServer:
+        """The member that leads; or the one of some members."""
+        for each in among or self.servers:
             try:
                 said = each.call("maintenance/status", {})
             except OSError:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fencing import LeaseLost, hold_all
-from fencing.etcd import plans
+from fencing.etcd import reading
 from fencing.kernel.fence import new_token
 from tests.support.etcd import EtcdSide
 
@@ -23,7 +23,7 @@ def listed(etcd: EtcdSide, coordinator: Any, pattern: str) -> dict[str, Any]:
 
 
 def test_all_holders_are_listed_page_by_page(etcd: EtcdSide, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plans, "PAGE_KEYS", 3)
+    monkeypatch.setattr(reading, "PAGE_KEYS", 3)
     prefix, coordinator = f"listed/{new_token()}", etcd.coordinator(owner="we")
     # A name that begins with another one, and those that differ in what their quoting sorts elsewhere.
     names = [f"{prefix}{end}" for end in ("", "-a", "/b", "0", "%2F", " ", "é", "z")]

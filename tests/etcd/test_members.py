@@ -175,6 +175,50 @@ def test_without_a_majority_nothing_is_granted_nor_read(etcd_cluster: EtcdCluste
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
+def test_the_old_leader_behind_a_partition_tells_nothing_and_grants_nothing(
+    etcd_cluster: EtcdCluster, asynchronous: bool
+) -> None:
+    """It believes that it leads, for a while. What it knows is old: the others grant the lock to somebody else."""
+    side = EtcdSide(asynchronous, etcd_cluster.urls)
+    resource, old = name(), etcd_cluster.leader()
+    others = [each for each in etcd_cluster.servers if each is not old]
+    lonely = side.coordinator(urls=[old.url], ttl=2)
+    anywhere = side.coordinator(urls=[old.url, *(each.url for each in others)], ttl=6)
+    lost = side.call(lonely.acquire, resource)
+    kept = side.call(anywhere.acquire, name())
+    etcd_cluster.isolate(old)
+    with pytest.raises(CoordinatorUnavailable):  # at once: it takes itself for the leader still
+        side.call(lonely.holder, resource)
+    with pytest.raises(CoordinatorUnavailable):
+        side.call(lonely.try_acquire, name())
+    there = side.coordinator(urls=[each.url for each in others], ttl=10)
+    lease = side.call(there.acquire, resource, timeout=60)
+    assert lost.remaining() == 0
+    assert lease.fence.number > lost.fence.number
+    with pytest.raises(CoordinatorUnavailable):
+        side.call(lonely.holder, resource)
+    until = time.monotonic() + 7
+    side.wait_until(lambda: time.monotonic() > until, seconds=60)
+    assert kept.remaining() > 0  # it was renewed at another member
+    etcd_cluster.heal()
+    side.wait_until(lambda: numbers_at(side, lonely, resource) == lease.fence.number, seconds=60)
+    for each in (lease, kept):
+        assert side.call(each.release)
+    side.call(lost.release)
+    side.close()
+
+
+def numbers_at(side: EtcdSide, coordinator: Any, resource: str) -> int | None:
+    """Return the holder's number, as a member tells it; None: it does not answer yet."""
+    try:
+        holder = side.call(coordinator.holder, resource)
+    except CoordinatorUnavailable:
+        return None
+    return holder.number if holder else None
+
+
+@pytest.mark.thorough
 def test_a_server_that_is_no_etcd_is_named(etcd: EtcdSide) -> None:
     with ExitStack() as stack:
         server = stack.enter_context(closing(socket.create_server(("127.0.0.1", 0))))
