@@ -20,7 +20,7 @@ from fencing import CoordinatorUnavailable, LeaseLost, StaleFence
 from fencing.etcd.calls import encode
 from fencing.kernel.fence import new_token
 from storage_guards import AsyncMemoryGuard, MemoryGuard
-from tests.support.etcd import EtcdSide
+from tests.support.etcd import EtcdSide, with_faults
 from tests.support.fixtures import missing
 
 Start = Callable[..., EtcdServer]
@@ -178,14 +178,16 @@ def test_a_lease_that_a_frozen_server_does_not_renew_ends_in_time(fresh_etcd: St
 def test_a_forked_child_uses_no_connection_and_no_lease_of_its_parent(etcd_server: EtcdServer) -> None:
     side = EtcdSide(False, [etcd_server.url])
     coordinator, resource = side.coordinator(), name()
-    block = coordinator.acquire(name())
-    assert block.release()  # its lease is spare now, and the connection is free
+    for each in [coordinator.acquire(name()) for _ in range(3)]:
+        assert each.release()  # their leases are spare now, and the connection is free
     held = coordinator.acquire(resource)
     child = os.fork()
     if child == 0:
         code = 1
         try:
+            faults = with_faults(coordinator)
             assert coordinator.try_acquire(resource) is None
+            assert faults.paths[0] == "lease/grant"
             lease = coordinator.acquire(name())
             lease.renew()
             assert lease.release()

@@ -73,6 +73,15 @@ def test_several_locks_are_held_together(etcd: EtcdSide) -> None:
     assert all(etcd.keys(coordinator, each) == [] for each in names)
 
 
+def test_a_lock_whose_name_begins_with_another_is_another_lock(etcd: EtcdSide) -> None:
+    coordinator, resource = etcd.coordinator(), f"names/{new_token()}"
+    longer = etcd.call(coordinator.acquire, f"{resource}/more")
+    shorter = etcd.call(coordinator.try_acquire, resource)
+    assert shorter is not None
+    for each in (longer, shorter):
+        assert etcd.call(each.release)
+
+
 @pytest.mark.parametrize("resource", ["a/b", "a b%2F", "é漢😀", "..", "x" * 512, "?#&=+", "\x7f\t"])
 def test_any_name_can_be_locked(etcd: EtcdSide, resource: str) -> None:
     coordinator = etcd.coordinator()

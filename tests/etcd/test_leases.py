@@ -124,6 +124,7 @@ def test_whoever_replaces_a_grant_stays_first_in_the_queue(etcd: EtcdSide) -> No
     assert (after.name, after.created) == (before.name, before.created)
     assert after.lease != before.lease
     assert adopted.fence.number > fence.number
+    assert etcd.call(coordinator.holder, resource).number == adopted.fence.number
     with pytest.raises(LeaseLost):
         etcd.call(coordinator.adopt, fence)
     assert etcd.call(adopted.release)
@@ -138,3 +139,33 @@ def test_a_bare_fence_frees_the_lock_from_another_process(etcd: EtcdSide) -> Non
     plan = backend.plan_release(fence, backend.settings, deadline=backend.clock() + 30)
     assert etcd.plan(other, plan) is False
     assert etcd.keys(other, resource) == []
+
+
+def test_a_lease_whose_renewal_is_under_way_serves_no_other_lock(etcd: EtcdSide) -> None:
+    coordinator, resource = etcd.coordinator(), name()
+    lease = etcd.call(coordinator.acquire, resource)
+    [grant], backend = coordinator._backend.held(), coordinator._backend
+    renewal = backend.plan_renew([grant], backend.settings, deadline=backend.clock() + 30)
+    next(renewal)  # it is sent, and its answer has not come
+    faults = with_faults(coordinator)
+    assert etcd.call(lease.release)
+    assert faults.paths == ["lease/revoke"]
+    renewal.close()
+
+
+def test_a_second_release_does_not_revoke_a_lease_that_serves_another_lock(etcd: EtcdSide) -> None:
+    """Also where no more leases are kept, so that a release revokes."""
+    coordinator = etcd.coordinator()
+    leases = [etcd.call(coordinator.acquire, name()) for _ in range(MOST_SPARE + 1)]
+    grants, backend = {each.resource: each for each in coordinator._backend.held()}, coordinator._backend
+    for each in leases[:-1]:
+        assert etcd.call(each.release)
+    held = etcd.call(coordinator.acquire, name())  # with the lease that was released last
+    assert etcd.call(leases[-1].release)
+    ended = grants[leases[-2].fence.resource]
+    [grant] = backend.held()
+    assert grant.kept.lease is ended.kept.lease
+    plan = backend.plan_release(ended, backend.settings, deadline=backend.clock() + 30)
+    assert etcd.plan(coordinator, plan) is False
+    etcd.call(held.renew)
+    assert etcd.call(held.release)

@@ -15,7 +15,7 @@ from examples.servers import EtcdCluster, EtcdServer
 from examples.servers.proxy import Proxy
 from fencing import CoordinatorUnavailable, FencingError
 from fencing.kernel.fence import new_token
-from tests.support.etcd import EtcdSide
+from tests.support.etcd import EtcdSide, with_faults
 
 
 def name() -> str:
@@ -64,12 +64,12 @@ def test_a_request_ends_at_its_time_however_the_server_fails(
         etcd.call(lease.release)
 
 
-@pytest.mark.thorough
 def test_a_waiter_whose_member_is_away_waits_at_another(etcd: EtcdSide, two: tuple[Proxy, list[str]]) -> None:
     proxy, urls = two
     resource, holder = name(), etcd.coordinator()
     held = etcd.call(holder.acquire, resource)
-    coordinator = etcd.coordinator(urls=urls, ttl=2)
+    coordinator = etcd.coordinator(urls=urls, ttl=1)
+    faults = with_faults(coordinator)
     got = threading.Event()
 
     def wait() -> None:
@@ -81,6 +81,9 @@ def test_a_waiter_whose_member_is_away_waits_at_another(etcd: EtcdSide, two: tup
     thread.start()
     etcd.wait_until(lambda: len(etcd.keys(holder, resource)) == 2)
     proxy.silence()
+    endpoints = coordinator._backend._connections._endpoints
+    seen = len(faults.calls)
+    etcd.wait_until(lambda: endpoints.current.url == urls[1] and len(faults.calls) > seen + 2)
     assert etcd.call(held.release)
     assert got.wait(60)
     thread.join(60)

@@ -14,6 +14,7 @@ import pytest
 
 from fencing import NotAcquired
 from fencing.etcd import waiters
+from fencing.etcd.client import Stream
 from fencing.kernel.fence import new_token
 from fencing.locks.backend import Taken
 from tests.support.etcd import EtcdSide, with_faults
@@ -95,6 +96,20 @@ def test_more_waiters_than_streams_ask_again_by_themselves(etcd: EtcdSide, monke
     assert etcd.call(lease.release)
     assert crowd.join() == [0, 1, 2]
     etcd.wait_until(lambda: len(permits) == 1)
+
+
+def test_the_end_of_a_stream_gives_its_permission_back_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also while something still refers to it, such as the traceback of an error."""
+    permits: deque[None] = deque([None])
+    monkeypatch.setattr(waiters, "_permits", permits)
+    waiter, permitted = waiters.Waiter(), waiters.permit()
+    assert permitted is not None
+    assert waiters.permit() is None
+    stream = waiter.stream = Stream("key", permitted)
+    waiters.end_stream(waiter)
+    assert len(permits) == 1
+    stream.permit.give_back()
+    assert len(permits) == 1
 
 
 @pytest.mark.thorough
