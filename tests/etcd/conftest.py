@@ -45,7 +45,7 @@ def etcd_cluster() -> Iterator[EtcdCluster]:
         yield cluster
 
 
-@pytest.fixture(params=["sync", "async"])
+@pytest.fixture(params=["sync", pytest.param("async", marks=pytest.mark.thorough)])
 def etcd(request: pytest.FixtureRequest, etcd_server: EtcdServer) -> Iterator[EtcdSide]:
     """Makes coordinators of one side on the shared server."""
     side = EtcdSide(request.param == "async", [etcd_server.url])

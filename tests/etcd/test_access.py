@@ -178,6 +178,7 @@ def test_a_server_that_has_forgotten_its_tokens_gets_new_ones(fresh_etcd: Start,
         ({"ttl": 0}, "ttl"),
     ],
 )
-def test_wrong_arguments_are_refused(etcd: EtcdSide, options: dict[str, Any], text: str) -> None:
-    with pytest.raises((TypeError, ValueError), match=text):
-        etcd.coordinator(**options)
+def test_wrong_arguments_are_refused(options: dict[str, Any], text: str) -> None:
+    for asynchronous in (False, True):
+        with pytest.raises((TypeError, ValueError), match=text):
+            EtcdSide(asynchronous, ["http://localhost:2379"]).coordinator(**options)

@@ -82,6 +82,7 @@ def test_a_lock_whose_name_begins_with_another_is_another_lock(etcd: EtcdSide) -
         assert etcd.call(each.release)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("resource", ["a/b", "a b%2F", "é漢😀", "..", "x" * 512, "?#&=+", "\x7f\t"])
 def test_any_name_can_be_locked(etcd: EtcdSide, resource: str) -> None:
     coordinator = etcd.coordinator()

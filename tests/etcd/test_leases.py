@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from examples.servers import EtcdServer
 from fencing import LeaseLost
 from fencing.etcd.calls import body_of, delete, of_leases, transaction
 from fencing.etcd.leases import MOST_SPARE
@@ -39,6 +40,16 @@ def test_a_block_takes_two_requests_where_a_lease_can_be_used_again(etcd: EtcdSi
     faults.calls.clear()
     block(etcd, coordinator)
     assert faults.paths == ["kv/txn", "kv/txn"]
+
+
+def test_the_same_with_asyncio(etcd_server: EtcdServer) -> None:
+    side = EtcdSide(True, [etcd_server.url])
+    coordinator = side.coordinator()
+    block(side, coordinator)
+    faults = with_faults(coordinator)
+    block(side, coordinator)
+    assert faults.paths == ["kv/txn", "kv/txn"]
+    side.close()
 
 
 def test_a_refusal_keeps_its_lease(etcd: EtcdSide) -> None:

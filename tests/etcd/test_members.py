@@ -29,7 +29,7 @@ def two(etcd_server: EtcdServer) -> Iterator[tuple[Proxy, list[str]]]:
         yield proxy, [proxy.url(etcd_server.url), etcd_server.url]
 
 
-@pytest.mark.parametrize("fault", ["refuse", "silence", "drip"])
+@pytest.mark.parametrize("fault", ["refuse", pytest.param("silence", marks=pytest.mark.thorough), "drip"])
 def test_another_member_serves_where_one_does_not(etcd: EtcdSide, two: tuple[Proxy, list[str]], fault: str) -> None:
     proxy, urls = two
     coordinator = etcd.coordinator(urls=urls, ttl=1)
@@ -242,6 +242,7 @@ def test_a_server_that_is_no_etcd_is_named(etcd: EtcdSide) -> None:
             etcd.call(coordinator.try_acquire, name())
 
 
+@pytest.mark.thorough
 def test_a_wrong_scheme_is_named(etcd: EtcdSide, etcd_server: EtcdServer) -> None:
     coordinator = etcd.coordinator(urls=[etcd_server.url.replace("http:", "https:")])
     with pytest.raises(CoordinatorUnavailable, match="TLS with etcd at https://"):

@@ -18,6 +18,8 @@ from fencing.kernel.fence import new_token
 from tests.support.etcd import EtcdSide
 from tests.support.fixtures import missing
 
+pytestmark = pytest.mark.thorough  # etcdctl takes its time to start
+
 Lock = Callable[[str], "Etcdctl"]
 
 
