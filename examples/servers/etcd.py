@@ -37,6 +37,8 @@ class EtcdServer(Server):
     def __init__(self, url: str, host: Host, source: str) -> None:
         super().__init__(url, host, source, port=2379)
         self.url = url
+        self.data: Path | None = None
+        """Where it keeps its data; None: it is not ours."""
 
     def call(self, path: str, body: dict[str, Any]) -> Any:
         """Make a request of the JSON gateway, and return its reply."""
@@ -112,7 +114,7 @@ def _start_binary(
     )
     port = own or process.port
     server = EtcdServer(f"{scheme}://127.0.0.1:{port}", process, f"PATH: {binary.path}")
-    server.version = binary.version
+    server.version, server.data = binary.version, data
     return server
 
 
@@ -141,8 +143,9 @@ class EtcdCluster:
             raise ServerError(_REFUSAL)
         ports = [free_port(_PEER) for _ in range(3)]
         self._proxies = {each: stack.enter_context(Proxy("127.0.0.1", each + _PEER)) for each in ports}
-        peers = {each: proxy.url(_peer(each)) for each, proxy in self._proxies.items()}
-        self.servers = [stack.enter_context(_start_binary(binary, extra_args, peers, each)) for each in ports]
+        self.peers = {each: proxy.url(_peer(each)) for each, proxy in self._proxies.items()}
+        """Where the others reach each member, by its port."""
+        self.servers = [stack.enter_context(_start_binary(binary, extra_args, self.peers, each)) for each in ports]
         for each in self.servers:
             _ready(each)
 

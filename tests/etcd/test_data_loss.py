@@ -103,7 +103,8 @@ def test_a_restored_snapshot_costs_one_refused_claim_and_no_update(
         assert side.call(lease.release)
     living = side.call(coordinator.acquire, "data")
     server.kill()
-    data = server._host._data  # type: ignore[attr-defined]
+    data = server.data
+    assert data is not None
     shutil.rmtree(data)
     peer = f"http://127.0.0.1:{server.port + 10_000}"
     etcdctl(
