@@ -33,13 +33,14 @@ class ReplyParser:
 
     Attributes:
         is_whole: whether all of it has come.
+        can_go_on: whether the connection can be used for another request.
     """
 
     def __init__(self) -> None:
         self._parser = httptools.HttpResponseParser(self)
         self._parts: list[bytes] = []
         self._size = 0
-        self.is_whole = False
+        self.is_whole = self.can_go_on = False
 
     def feed(self, data: bytes) -> None:
         """Add what has come.
@@ -62,16 +63,12 @@ class ReplyParser:
     def on_message_complete(self) -> None:
         """Note the end: httptools calls this."""
         self.is_whole = True
+        self.can_go_on = self._parser.should_keep_alive()  # the parser knows it only here
 
     @property
     def status(self) -> int:
         """The status."""
         return self._parser.get_status_code()
-
-    @property
-    def can_go_on(self) -> bool:
-        """Whether the connection can be used for another request."""
-        return self.is_whole and self._parser.should_keep_alive()
 
     def body(self) -> bytes:
         """Return what has come of the body."""

@@ -9,6 +9,8 @@ import pytest
 from examples.servers import EtcdServer
 from fencing import LeaseLost
 from fencing.etcd.calls import body_of, delete, of_leases, transaction
+from fencing.etcd.connection import Connection
+from fencing.etcd.connection_async import AsyncConnection
 from fencing.etcd.leases import MOST_SPARE
 from fencing.kernel.fence import new_token
 from tests.support.etcd import EtcdSide, with_faults
@@ -16,6 +18,16 @@ from tests.support.etcd import EtcdSide, with_faults
 
 def name() -> str:
     return f"leases/{new_token()}"
+
+
+def counted(opens: Any, opened: list[object]) -> Any:
+    """Return a method that notes each connection that is opened."""
+
+    def open_counted(connection: Any, *args: Any) -> Any:
+        opened.append(connection)
+        return opens(connection, *args)
+
+    return open_counted
 
 
 def block(etcd: EtcdSide, coordinator: Any) -> None:
@@ -50,6 +62,16 @@ def test_the_same_with_asyncio(etcd_server: EtcdServer) -> None:
     block(side, coordinator)
     assert faults.paths == ["kv/txn", "kv/txn"]
     side.close()
+
+
+def test_requests_in_turn_share_one_connection(etcd: EtcdSide, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[object] = []
+    for kind in (Connection, AsyncConnection):
+        monkeypatch.setattr(kind, "open", counted(kind.open, opened))
+    coordinator = etcd.coordinator()
+    for _ in range(5):
+        block(etcd, coordinator)
+    assert len(opened) == 1
 
 
 def test_a_refusal_keeps_its_lease(etcd: EtcdSide) -> None:

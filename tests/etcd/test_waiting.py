@@ -80,7 +80,7 @@ def test_a_waiter_that_gives_up_leaves_no_key(etcd: EtcdSide) -> None:
     resource, coordinator = name(), etcd.coordinator()
     lease = etcd.call(etcd.coordinator().acquire, resource)
     with pytest.raises(NotAcquired):
-        etcd.call(coordinator.acquire, resource, timeout=0.05)
+        etcd.call(coordinator.acquire, resource, timeout=0.4)
     assert len(etcd.keys(coordinator, resource)) == 1
     assert etcd.call(lease.release)
 

@@ -2452,6 +2452,13 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/etcd/test_numbers.py::test_no_plan_reads_what_a_member_alone_knows",),
     ),
     Mutant(
+        "each-request-at-etcd-opens-a-connection",
+        "fencing/etcd/http.py",
+        "self.can_go_on = self._parser.should_keep_alive()",
+        "pass",
+        ("tests/etcd/test_leases.py::test_requests_in_turn_share_one_connection[sync]",),
+    ),
+    Mutant(
         "names-of-etcd-are-not-quoted",
         "fencing/etcd/layout.py",
         "quote(resource, safe=':')",
