@@ -14,6 +14,8 @@ __version__: str
 if TYPE_CHECKING:
     from fencing.coordinator import Coordinator as Coordinator
     from fencing.coordinator_async import AsyncCoordinator as AsyncCoordinator
+    from fencing.etcd.coordinator import EtcdCoordinator as EtcdCoordinator
+    from fencing.etcd.coordinator_async import AsyncEtcdCoordinator as AsyncEtcdCoordinator
     from fencing.kernel.errors import CoordinatorUnavailable as CoordinatorUnavailable
     from fencing.kernel.errors import FencingError as FencingError
     from fencing.kernel.errors import GuardNotEnforceable as GuardNotEnforceable
@@ -65,6 +67,8 @@ _HOME = {
     "kernel.fence": ("Fence", "Mark"),
     "coordinator": ("Coordinator",),
     "coordinator_async": ("AsyncCoordinator",),
+    "etcd.coordinator": ("EtcdCoordinator",),
+    "etcd.coordinator_async": ("AsyncEtcdCoordinator",),
     "locks.backend": ("ForcedRelease", "Holder"),
     "locks.lease": ("Lease",),
     "locks.lease_async": ("AsyncLease",),
@@ -84,6 +88,9 @@ _HOME = {
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
+_EXTRAS = {"sqlalchemy": "sqlalchemy", "httptools": "etcd"}
+"""Packages that only some names need, and the extra that has each."""
+
 _OF_GUARDS = ("FencingMiddleware", "WSGIFencingMiddleware", "fenced")
 
 __all__ = [*sorted(_MODULE_OF)]  # noqa: PLE0604 - pyright: ignore[reportUnsupportedDunderAll]
@@ -99,10 +106,11 @@ def __getattr__(name: str) -> Any:
     try:
         module = importlib.import_module(f"{__name__}.{_MODULE_OF[name]}")
     except ModuleNotFoundError as error:
-        if error.name != "sqlalchemy":
+        extra = _EXTRAS.get(error.name or "")
+        if extra is None:
             raise
         raise ModuleNotFoundError(
-            f"{name} needs sqlalchemy, which is not installed: install fencing with the extra [sqlalchemy]",
+            f"{name} needs {error.name}, which is not installed: install fencing with the extra [{extra}]",
             name=error.name,
             path=error.path,
         ) from error

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from examples.servers import (
+    EtcdServer,
     ObjectServer,
     PostgresServer,
     RedisCluster,
@@ -27,6 +28,7 @@ from examples.servers import (
     SentinelServers,
     ServerError,
     find_s3,
+    start_etcd,
     start_postgres,
     start_redis,
     start_s3,
@@ -268,6 +270,17 @@ def pgbouncer_server(postgres_server: PostgresServer) -> Iterator[PgBouncerServe
     if not find_pgbouncer():
         missing("pgbouncer", "found no pgbouncer on PATH")
     with start_pgbouncer(postgres_server) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def etcd_server() -> Iterator[EtcdServer]:
+    """An etcd, shared by the run. Each test has names of its own."""
+    try:
+        started = start_etcd()
+    except ServerError as error:
+        missing_or_broken("etcd", error)
+    with started as server:
         yield server
 
 

@@ -10,7 +10,16 @@ import redis
 import redis.sentinel
 from redis.cluster import ClusterNode
 
-from examples.servers import MissingTool, SentinelServers, start_cluster, start_postgres, start_redis, start_sentinels
+from examples.servers import (
+    MissingTool,
+    SentinelServers,
+    start_cluster,
+    start_etcd,
+    start_mariadb,
+    start_postgres,
+    start_redis,
+    start_sentinels,
+)
 from examples.servers.redis import URL_VARIABLE
 from examples.servers.sentinel import SERVICE
 from examples.servers.settings import named_by
@@ -81,6 +90,17 @@ def _start_postgresql(stack: ExitStack) -> str:
     return _with_tables(url)
 
 
+def _start_mariadb(stack: ExitStack) -> str:
+    mariadb = stack.enter_context(start_mariadb())
+    url = mariadb.create_database()
+    stack.callback(mariadb.drop_database, url)
+    return _with_tables(url)
+
+
+def _start_etcd(stack: ExitStack) -> str:
+    return stack.enter_context(start_etcd()).url
+
+
 def _with_tables(url: str) -> str:
     with _open_sql(url) as coordinator:
         coordinator.create_tables()
@@ -116,6 +136,12 @@ def _open_sql(address: str, **options: Any) -> Any:
     return SQLCoordinator(create_engine(address), **options)
 
 
+def _open_etcd(address: str, **options: Any) -> Any:
+    from fencing import EtcdCoordinator  # likewise
+
+    return EtcdCoordinator([address], **options)
+
+
 def _joined(addresses: list[tuple[str, int]]) -> str:
     return ",".join(f"{host}:{port}" for host, port in addresses)
 
@@ -130,6 +156,8 @@ CHOICES: Mapping[str, Choice] = {
     "cluster": Choice("locks in a Redis Cluster", _start_cluster, _open_cluster),
     "redlock": Choice("locks in five independent Redis", _start_redlock, _open_redlock),
     "postgresql": Choice("locks in PostgreSQL", _start_postgresql, _open_sql),
+    "mariadb": Choice("locks in MariaDB", _start_mariadb, _open_sql),
+    "etcd": Choice("locks in etcd", _start_etcd, _open_etcd),
     "sqlite": Choice("locks in SQLite", _start_sqlite, _open_sql),
 }
 

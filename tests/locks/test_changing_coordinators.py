@@ -16,7 +16,16 @@ from typing import Any
 
 import pytest
 
-from fencing import AsyncMemoryCoordinator, Fence, LockTable, MemoryCoordinator, StaleFence, hold_all
+from fencing import (
+    AsyncEtcdCoordinator,
+    AsyncMemoryCoordinator,
+    EtcdCoordinator,
+    Fence,
+    LockTable,
+    MemoryCoordinator,
+    StaleFence,
+    hold_all,
+)
 from storage_guards import AsyncMemoryGuard, MemoryGuard
 from tests.support.redlock import RedlockNodes, start_node
 from tests.support.sides import Side
@@ -83,6 +92,17 @@ def on_sql(side: Side, url: str, driver: str) -> Made:
     return make
 
 
+def on_etcd(request: pytest.FixtureRequest, side: Side, path: Path) -> Made:
+    server = request.getfixturevalue("etcd_server")
+
+    def make() -> Any:
+        coordinator = (AsyncEtcdCoordinator if side.asynchronous else EtcdCoordinator)([server.url])
+        side.made.append(coordinator)
+        return coordinator
+
+    return make
+
+
 def in_memory(request: pytest.FixtureRequest, side: Side, path: Path) -> Made:
     table = LockTable()
 
@@ -101,6 +121,7 @@ KINDS = {
     "postgres": on_postgres,
     "mariadb": on_mariadb,
     "sqlite": on_sqlite,
+    "etcd": on_etcd,
     "memory": in_memory,
 }
 OFTEN = {("redis", "postgres"), ("sqlite", "memory")}

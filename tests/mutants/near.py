@@ -31,6 +31,7 @@ SUBJECTS = {
     "fencing/redlock": "tests/redlock",
     "fencing/compat": "tests/compat",
     "fencing/sql": "tests/sql_locks",
+    "fencing/etcd": "tests/etcd",
     "storage_guards": "tests/guards",
     "storage_guards/memory": "tests/memory",
     "storage_guards/testing": "tests/memory",

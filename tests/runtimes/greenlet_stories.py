@@ -1,7 +1,7 @@
 """A program whose threads are greenlets. It plays one story, and prints its name if all is right.
 
-Arguments: gevent or eventlet; first (before the library is imported) or late; the story; the URLs of Redis, with commas
-between them; that of a database.
+Arguments: gevent or eventlet; first (before the library is imported) or late; the story; the URLs of the
+servers, with commas between them; that of a database.
 """
 
 # ruff: noqa: E402 - the threads are replaced first
@@ -74,6 +74,7 @@ from storage_guards import (
     fenced,
 )
 from storage_guards.http import fence_for
+from tests.support.etcd import EtcdSide
 
 if WHEN == "late":
     replace_threads()
@@ -214,6 +215,13 @@ def cluster() -> None:
 
 def redlock() -> None:
     play(RedlockCoordinator([redis.Redis.from_url(url) for url in SERVERS.split(",")], ttl=TTL))
+
+
+def etcd() -> None:
+    side = EtcdSide(False, [REDIS])
+    reader = side.coordinator()
+    play_in_order(side.coordinator(ttl=TTL), lambda: len(side.keys(reader, "turns")) - 1)
+    play(side.coordinator(ttl=TTL))
 
 
 def sql() -> None:

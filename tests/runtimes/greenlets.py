@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, text
 
-from examples.servers import RedisCluster, RedisServer, SentinelServers
+from examples.servers import EtcdServer, RedisCluster, RedisServer, SentinelServers
 from storage_guards import SQLAlchemyGuard
 from tests.runtimes.greenlet_jobs import LONG_SECONDS
 from tests.support.fixtures import RedisFactory
@@ -39,6 +39,7 @@ STORIES = (
     "sentinel",
     "cluster",
     "mariadb",
+    "etcd",
 )
 """The functions of ``greenlet_stories`` that are played with each library."""
 
@@ -51,7 +52,7 @@ def require(*packages: str) -> None:
 
 
 def _urls_for(story: str, request: pytest.FixtureRequest) -> str:
-    """Return the URLs of the Redis servers of a story."""
+    """Return the URLs of the servers of a story."""
     if story == "sentinel":
         sentinels: SentinelServers = request.getfixturevalue("sentinels")
         return ",".join(sentinel.url for sentinel in sentinels.sentinels)
@@ -61,6 +62,9 @@ def _urls_for(story: str, request: pytest.FixtureRequest) -> str:
     if story == "redlock":
         start: RedisFactory = request.getfixturevalue("fresh_redis")
         return ",".join(start().url for _ in range(3))
+    if story == "etcd":
+        etcd: EtcdServer = request.getfixturevalue("etcd_server")
+        return etcd.url
     server: RedisServer = request.getfixturevalue("any_redis")
     return server.url
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pymysql
 import pytest
 
-from examples.servers import ServerError
-from tests.support.servers import MariaDBServer, mariadb, start_mariadb
+from examples.servers import ServerError, mariadb
+from tests.support.servers import MariaDBServer, start_mariadb
 
 pytestmark = pytest.mark.thorough  # it tests only what other tests use
 

@@ -52,6 +52,8 @@ CLUSTER_LISTENER = tuple(
     f"fencing.redis.{name}" for name in ("cluster.topology", "cluster.client", "cluster.subscriptions", "listener")
 )
 REDLOCK = ("fencing.redlock.scripts", "fencing.redlock.calls", "fencing.redlock.decisions")
+ETCD_DATA = tuple(f"fencing.etcd.{name}" for name in ("calls", "layout", "leases", "waiters"))
+ETCD_PLANS = tuple(f"fencing.etcd.{name}" for name in ("requests", "reading", "place"))
 HTTP_CLIENT = tuple(f"storage_guards.http.{name}" for name in ("base", "guard", "guard_async", "fenced"))
 
 # A file is judged by the longest name here that is its own, or its folder's.
@@ -136,6 +138,21 @@ ROOMS = {
     "fencing.sql.waiters": Room((KERNEL, "fencing.locks.waiting")),
     "fencing.sql.notifications": Room(),
     "fencing.sql.errors": Room(),
+    "fencing.etcd": Room((KERNEL, LOCKS), ("httptools",)),
+    "fencing.etcd.calls": Room((KERNEL,)),
+    "fencing.etcd.layout": Room(("fencing.etcd.calls",)),
+    "fencing.etcd.leases": Room((KERNEL,)),
+    "fencing.etcd.waiters": Room((KERNEL, "fencing.etcd.calls")),
+    "fencing.etcd.requests": Room((KERNEL, LOCKS, *ETCD_DATA)),
+    "fencing.etcd.reading": Room((KERNEL, LOCKS, *ETCD_DATA, "fencing.etcd.requests")),
+    "fencing.etcd.place": Room((KERNEL, LOCKS, *ETCD_DATA)),
+    "fencing.etcd.plans": Room((KERNEL, LOCKS, *ETCD_DATA, *ETCD_PLANS)),
+    "fencing.etcd.http": Room((), ("httptools",)),
+    "fencing.etcd.endpoints": Room((KERNEL,)),
+    "fencing.etcd.connection": Room((KERNEL, "fencing.etcd.endpoints", "fencing.etcd.http")),
+    "fencing.etcd.connection_async": Room((KERNEL, "fencing.etcd.endpoints", "fencing.etcd.http")),
+    "fencing.etcd.coordinator": Room((*BACKEND, "fencing.etcd")),
+    "fencing.etcd.coordinator_async": Room((*BACKEND, "fencing.etcd")),
     "fencing.testing": Room((*BACKEND, "fencing.memory")),
     "storage_guards.bounds": Room((KERNEL,)),
     "storage_guards.blocks": Room((KERNEL,)),

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from examples.servers.local import LocalProcess, ServerError, install, not_root, prepared_directory
+from examples.servers.mariadb import URL_VARIABLE, MariaDBServer
 from examples.servers.server import version_of
-from tests.support.servers.mariadb import URL_VARIABLE, MariaDBServer
 
 # Throw-away data: what is not on the disk after a power cut does not matter.
 _SETTINGS = {

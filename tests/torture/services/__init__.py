@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from tests.torture.services.base import Place, Service
 from tests.torture.services.cluster import Cluster
+from tests.torture.services.etcd import Etcd
 from tests.torture.services.files import Files
 from tests.torture.services.http import HTTP
 from tests.torture.services.mariadb import MariaDB
@@ -25,7 +26,7 @@ __all__ = ["KINDS", "Place", "Service", "Services", "at_hand", "places_on"]
 KINDS: dict[str, type[Service]] = {
     kind.name: kind
     for kind in (
-        *(Redis, Sentinel, Cluster, Redlock, PostgreSQL, MariaDB, SQLite),
+        *(Redis, Sentinel, Cluster, Redlock, PostgreSQL, MariaDB, SQLite, Etcd),
         *(RedisData, Files, S3, GCS, Azure, HTTP),
     )
 }

@@ -1,0 +1,180 @@
+"""A real etcd: external, or the `etcd` on PATH; one, or a cluster of three."""
+
+import functools
+import json
+import os
+import urllib.request
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from examples.servers.local import ExternalHost, Host, LocalProcess, ServerError, free_port, new_directory
+from examples.servers.proxy import Proxy
+from examples.servers.server import Server, first_answer, version_of
+from examples.servers.settings import named_by
+from examples.servers.sources import start_first
+
+URL_VARIABLE = "FENCING_TEST_ETCD_URL"
+
+_PEER = 10_000
+"""How far above a server's port the one for the other members is."""
+
+# A dead holder's lease then ends after 1 second, and not after 2 at the earliest.
+_SETTINGS = ("--heartbeat-interval", "50", "--election-timeout", "500")
+
+_REFUSAL = f"no etcd: put etcd on PATH (apt-get install etcd-server etcd-client), or set {URL_VARIABLE}"
+
+
+class EtcdBinary(NamedTuple):
+    version: tuple[int, ...]
+    path: Path
+
+
+class EtcdServer(Server):
+    """A running etcd."""
+
+    def __init__(self, url: str, host: Host, source: str) -> None:
+        super().__init__(url, host, source, port=2379)
+        self.url = url
+        self.data: Path | None = None
+        """Where it keeps its data; None: it is not ours."""
+
+    def call(self, path: str, body: dict[str, Any]) -> Any:
+        """Make a request of the JSON gateway, and return its reply."""
+        request = urllib.request.Request(f"{self.url}/v3/{path}", json.dumps(body).encode())
+        with urllib.request.urlopen(request, timeout=10) as reply:
+            return json.loads(reply.read())
+
+    def freeze(self) -> None:
+        """Stop the process where it is (SIGSTOP): connections stay up, nothing answers."""
+        self._host.freeze()
+
+    def thaw(self) -> None:
+        self._host.thaw()
+
+    def restart(self, *, keep_data: bool = True) -> None:
+        """Stop it if it still runs, and start it again on the same port."""
+        self._host.restart(keep_data=keep_data)
+
+
+@functools.cache
+def find_etcd_binary() -> EtcdBinary | None:
+    """The first etcd on PATH."""
+    for folder in [*os.get_exec_path(), "/usr/sbin"]:
+        path = Path(folder) / "etcd"
+        if os.access(path, os.X_OK) and (version := version_of(path, r"etcd Version: (\d+)\.(\d+)\.(\d+)")) is not None:
+            return EtcdBinary(version, path)
+    return None
+
+
+def start_etcd(*, extra_args: Sequence[str] = (), own: bool = False) -> EtcdServer:
+    """Start an etcd, or find the one that FENCING_TEST_ETCD_URL names; raises ServerError when there is none.
+
+    `extra_args`: for the server's command line. `own`: never the external server.
+    """
+    url = named_by(URL_VARIABLE)
+    if url and not (own or extra_args):
+        return _ready(EtcdServer(url.rstrip("/"), ExternalHost(URL_VARIABLE), URL_VARIABLE))
+
+    def start(source: str) -> EtcdServer | None:
+        binary = find_etcd_binary()
+        return _start_binary(binary, extra_args) if binary and source == "path" else None
+
+    return start_first(start, None, _REFUSAL)
+
+
+def _start_binary(
+    binary: EtcdBinary, extra_args: Sequence[str], peers: Mapping[int, str] | None = None, own: int = 0
+) -> EtcdServer:
+    """Start one; or the member at the port `own`, where the others reach each at its URL of `peers`."""
+    directory = new_directory()
+    data = directory / "data"
+    scheme = "https" if "--cert-file" in extra_args else "http"
+
+    def command(port: int) -> list[str]:
+        port = own or port
+        url, listen = f"{scheme}://127.0.0.1:{port}", _peer(port)
+        members = peers or {port: listen}
+        return [
+            *(str(binary.path), "--name", f"m{port}", "--data-dir", str(data), *_SETTINGS),
+            *("--listen-client-urls", url, "--advertise-client-urls", url),
+            *("--listen-peer-urls", listen, "--initial-advertise-peer-urls", members[port]),
+            *("--initial-cluster", ",".join(f"m{each}={peer}" for each, peer in members.items())),
+            *extra_args,
+        ]
+
+    process = LocalProcess(
+        command=command,
+        directory=directory,
+        data=data,
+        ready=lambda process: bool(own) or _listens(process),
+        clashed=lambda log: "address already in use" in log,
+        second_port=_PEER,
+    )
+    port = own or process.port
+    server = EtcdServer(f"{scheme}://127.0.0.1:{port}", process, f"PATH: {binary.path}")
+    server.version, server.data = binary.version, data
+    return server
+
+
+def _peer(port: int) -> str:
+    return f"http://127.0.0.1:{port + _PEER}"
+
+
+def _listens(process: LocalProcess) -> bool:
+    log = process.log
+    return any(part in log for part in ("serving insecure client", "serving client", "serving secure client"))
+
+
+def _ready(server: EtcdServer) -> EtcdServer:
+    """Wait until it serves, and note its version."""
+    said = first_answer(server, lambda: server.call("maintenance/status", {}), (OSError,))
+    server.version = tuple(map(int, said["version"].split(".")))
+    return server
+
+
+class EtcdCluster:
+    """Three members, which reach one another through proxies."""
+
+    def __init__(self, stack: ExitStack, extra_args: Sequence[str] = ()) -> None:
+        binary = find_etcd_binary()
+        if binary is None:
+            raise ServerError(_REFUSAL)
+        ports = [free_port(_PEER) for _ in range(3)]
+        self._proxies = {each: stack.enter_context(Proxy("127.0.0.1", each + _PEER)) for each in ports}
+        self.peers = {each: proxy.url(_peer(each)) for each, proxy in self._proxies.items()}
+        """Where the others reach each member, by its port."""
+        self.servers = [stack.enter_context(_start_binary(binary, extra_args, self.peers, each)) for each in ports]
+        for each in self.servers:
+            _ready(each)
+
+    def isolate(self, member: EtcdServer) -> None:
+        """Let nothing pass between a member and the others, until `heal`."""
+        said = member.call("maintenance/status", {})
+        sender = f"X-Server-From: {int(said['header']['member_id']):x}".encode()
+        for port, proxy in self._proxies.items():
+            if port == member.port:
+                proxy.refuse()
+            else:
+                proxy.drop_request_when(lambda request: sender in request, times=10**9)
+                proxy.cut()
+
+    def heal(self) -> None:
+        for proxy in self._proxies.values():
+            proxy.restore()
+
+    @property
+    def urls(self) -> list[str]:
+        return [each.url for each in self.servers]
+
+    def leader(self, among: Sequence[EtcdServer] = ()) -> EtcdServer:
+        """The member that leads; or the one of some members."""
+        for each in among or self.servers:
+            try:
+                said = each.call("maintenance/status", {})
+            except OSError:
+                continue
+            if said.get("leader") == said["header"]["member_id"]:
+                return each
+        raise ServerError("no member leads")

@@ -1,0 +1,221 @@
+"""What an etcd coordinator requests, as data, and what the gateway's replies mean. No I/O.
+
+The gateway speaks JSON. Keys and values are in base64, and integers of 64 bits are texts:
+https://etcd.io/docs/v3.4/dev-guide/api_grpc_gateway/
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from fencing.kernel.errors import CoordinatorUnavailable
+from fencing.kernel.retry import NoReply
+
+_UNKNOWN, _CANCELLED, _TIMEOUT, _NOT_FOUND, _DENIED, _EXHAUSTED, _PRECONDITION = 2, 1, 4, 5, 7, 8, 9
+_UNAVAILABLE, _UNAUTHENTICATED = 14, 16
+"""Codes of gRPC: https://grpc.io/docs/guides/status-codes/"""
+
+_MAY_HAVE_RUN = {_CANCELLED: True, _TIMEOUT: True, _EXHAUSTED: False, _UNAVAILABLE: True}
+"""Codes after which another attempt may succeed: whether the request may have run."""
+
+_NEVER_RAN = ("no leader", "too many requests", "learner", "not capable", "space exceeded")
+"""Parts of messages of requests that etcd has refused before it wrote anything."""
+
+MOST_DETAIL = 200
+
+
+class Call(NamedTuple):
+    """The effect: one request. The result is a :class:`Reply`.
+
+    Args:
+        path: of the method, below ``/v3/``.
+        body: the JSON.
+        timeout: seconds for the whole reply.
+        is_release: it is made even if the coordinator is closed.
+        credentials: the token of an authenticated user; empty: none.
+    """
+
+    path: str
+    body: bytes
+    timeout: float
+    is_release: bool = False
+    credentials: str = ""
+
+    def __repr__(self) -> str:
+        shown = b"..." if self.path == AUTHENTICATE else self.body
+        return f"Call({self.path!r}, {shown!r}, {self.timeout!r}, is_release={self.is_release!r})"
+
+
+AUTHENTICATE = "auth/authenticate"
+
+
+class Refusal(NamedTuple):
+    """Why a reply has no message.
+
+    Args:
+        text: etcd's own.
+        is_unauthenticated: the credentials have expired, or were never good.
+    """
+
+    text: str
+    is_unauthenticated: bool = False
+
+
+class Reply(NamedTuple):
+    """The messages of a reply, or why there are none."""
+
+    messages: Sequence[dict[str, Any]]
+    refused: Refusal | None = None
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """The only message."""
+        return self.messages[0]
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether all conditions of a transaction held."""
+        return bool(self.message.get("succeeded"))
+
+    @property
+    def revision(self) -> int:
+        """The revision of the store at this reply."""
+        return int(self.message["header"]["revision"])
+
+    def keys(self, step: int) -> list[Key]:
+        """Return the keys that a step of the transaction has read."""
+        found = self.message["responses"][step]["response_range"].get("kvs", ())
+        return [
+            Key(
+                b64decode(each["key"]).decode(errors="replace"),
+                b64decode(each.get("value", "")).decode(errors="replace"),
+                int(each["create_revision"]),
+                int(each["mod_revision"]),
+                int(each.get("lease", 0)),
+            )
+            for each in found
+        ]
+
+
+class Key(NamedTuple):
+    """A key that was read."""
+
+    name: str
+    value: str
+    created: int
+    modified: int
+    lease: int
+
+
+def encode(text: str) -> str:
+    """Return a key or value as the gateway takes it."""
+    return b64encode(text.encode()).decode()
+
+
+def end_of(prefix: str) -> str:
+    """Return the end of the range of all keys that begin with a prefix, whose last character is of ASCII."""
+    return prefix[:-1] + chr(ord(prefix[-1]) + 1)
+
+
+Step = dict[str, Any]
+"""A condition or a step of a transaction."""
+
+
+def compare(key: str, target: str, value: object, *, result: str = "EQUAL", all_below: bool = False) -> Step:
+    """Return a condition of a transaction: CREATE, MOD or VALUE of a key, or of all keys that begin with it."""
+    field = {"CREATE": "create_revision", "MOD": "mod_revision", "VALUE": "value"}[target]
+    condition = {"key": encode(key), "target": target, "result": result, field: str(value)}
+    return condition | ({"range_end": encode(end_of(key))} if all_below else {})
+
+
+def put(key: str, value: str, lease: int = 0) -> Step:
+    """Return the step that puts a key."""
+    return {"request_put": {"key": encode(key), "value": encode(value), "lease": str(lease)}}
+
+
+def delete(key: str) -> Step:
+    """Return the step that deletes a key."""
+    return {"request_delete_range": {"key": encode(key)}}
+
+
+def read(key: str) -> Step:
+    """Return the step that reads a key."""
+    return {"request_range": {"key": encode(key)}}
+
+
+def read_range(first: str, end: str, limit: int) -> Step:
+    """Return the step that reads the first keys of a range, in the order of their names."""
+    return {"request_range": {"key": encode(first), "range_end": encode(end), "limit": str(limit)}}
+
+
+def read_oldest(prefix: str) -> Step:
+    """Return the step that reads the key that was created first, of all that begin with the prefix."""
+    return _read_sorted(prefix, "ASCEND", 1)
+
+
+def read_newest(prefix: str, limit: int, up_to: int | None = None) -> Step:
+    """Return the step that reads the keys that were created last, up to a revision."""
+    step = _read_sorted(prefix, "DESCEND", limit)
+    if up_to is not None:
+        step["request_range"]["max_create_revision"] = str(up_to)
+    return step
+
+
+def _read_sorted(prefix: str, order: str, limit: int) -> Step:
+    names = {"key": encode(prefix), "range_end": encode(end_of(prefix))}
+    return {"request_range": {**names, "sort_target": "CREATE", "sort_order": order, "limit": str(limit)}}
+
+
+def transaction(conditions: list[Step], success: list[Step], failure: list[Step]) -> Step:
+    """Return a transaction."""
+    return {"compare": conditions, "success": success, "failure": failure}
+
+
+def nested(steps: Step) -> Step:
+    """Return a transaction as the step of another one."""
+    return {"request_txn": steps}
+
+
+def body_of(message: dict[str, Any]) -> bytes:
+    """Return the body of a request."""
+    return json.dumps(message, separators=(",", ":")).encode()
+
+
+def of_leases(leases: Sequence[int]) -> bytes:
+    """Return the body of a request about leases: a stream of messages."""
+    return b"\n".join(b'{"ID":"%d"}' % lease for lease in leases)
+
+
+def reply_of(status: int, content: bytes, address: str) -> Reply:
+    """Return what an HTTP answer means.
+
+    Raises:
+        NoReply: another attempt may succeed.
+        CoordinatorUnavailable: it would not.
+    """
+    try:
+        lines = [json.loads(line) for line in content.splitlines() if line.strip()]
+    except ValueError:
+        lines = []
+    found = [line for line in lines if isinstance(line, dict)]
+    if status == 200 and found:
+        return Reply([line.get("result", line) for line in found if "error" not in line])
+    body = found[0] if found else {}
+    if isinstance(body.get("error"), dict):  # of a stream
+        body = body["error"]
+    code = int(body.get("code") or body.get("grpc_code") or 0)
+    text = str(body.get("message") or body.get("error") or content.decode(errors="replace").strip())[:MOST_DETAIL]
+    text = text or f"HTTP {status}"
+    if code in (_NOT_FOUND, _PRECONDITION):
+        return Reply((), Refusal(text))
+    if code == _UNAUTHENTICATED or "invalid auth token" in text:
+        return Reply((), Refusal(text, is_unauthenticated=True))
+    if code in _MAY_HAVE_RUN or (code in (0, _UNKNOWN) and status >= 500) or "learner" in text:
+        may_have_run = _MAY_HAVE_RUN.get(code, True) and not any(part in text for part in _NEVER_RAN)
+        raise NoReply(ConnectionError(text), may_have_run=may_have_run, is_answer=True)
+    if status == 404 and not code:
+        text = f"{text}; it is no etcd of version 3.4 or later"
+    raise CoordinatorUnavailable(f"etcd at {address} refused the request: {text}", address=address)

@@ -1,0 +1,395 @@
+"""The plans of an etcd coordinator: its requests, the meaning of the replies, the queue. No I/O."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, Literal
+
+from fencing.etcd.calls import (
+    Key,
+    Reply,
+    body_of,
+    compare,
+    delete,
+    nested,
+    of_leases,
+    put,
+    read,
+    read_newest,
+    read_oldest,
+    transaction,
+)
+from fencing.etcd.layout import BASE, WAITING, Record, forced_key, number_of, own_key, queue_of, record_of
+from fencing.etcd.leases import Kept, Lease, Leases, is_fresh
+from fencing.etcd.place import EtcdPlace
+from fencing.etcd.reading import EtcdReading, digest_of, first_of
+from fencing.etcd.requests import Base
+from fencing.etcd.waiters import Leave
+from fencing.kernel.effects import Plan
+from fencing.kernel.errors import CoordinatorUnavailable, FencingError
+from fencing.kernel.retry import NoReply
+from fencing.locks.backend import BACKOFF, Holder, Taken
+from fencing.locks.holding import Grant, GrantOrFence
+from fencing.locks.settings import Settings
+
+RENEWALS = 100
+"""Leases in one request. The keys of all are read in one transaction, which etcd limits to 128 steps by default."""
+
+READ_AT = 3
+"""Each so many-th renewal of a grant also reads its key: a lease outlives a key that was deleted by hand."""
+
+MOST_RACES = 20
+"""How often a request is made again because another one has changed the base, or the queue."""
+
+FORCED_SECONDS = 300
+"""How long it is remembered who has forced a lock."""
+
+
+class EtcdPlans(EtcdReading):
+    """The plans of locks in etcd."""
+
+    max_renewals: int = RENEWALS
+    ttl_per_lock: ClassVar[Literal[True]] = True
+    one_of_many_wins: ClassVar[Literal[True]] = True
+    leases: Leases
+
+    # Taking
+
+    def plan_acquire(
+        self, resource: str, token: str, settings: Settings, *, floor: int, deadline: float
+    ) -> Plan[Grant | Taken]:
+        place = EtcdPlace(self, resource, token, settings)
+        outcome = yield from self._plan_take(place, floor, deadline, queue=False)
+        if isinstance(outcome, Taken):
+            yield from self._plan_drop(place.lease, token, resource, settings, deadline)
+        return outcome
+
+    def is_waited_for(self, resource: str) -> bool:
+        """Return True: a request that queues is as cheap as a try."""
+        return True
+
+    def plan_queue(
+        self,
+        resource: str,
+        token: str,
+        settings: Settings,
+        *,
+        floor: int,
+        deadline: float,
+        place: EtcdPlace | None = None,
+    ) -> Plan[Grant | Taken]:
+        """Do the same as ``plan_acquire`` for a waiter: see ``Queues`` in ``fencing/locks/capabilities.py``."""
+        place = place or EtcdPlace(self, resource, token, settings)
+        outcome = yield from self._plan_take(place, floor, deadline, queue=True)
+        if isinstance(outcome, Grant):
+            yield Leave(place.waiter)
+            return outcome
+        return replace(outcome, place=place)
+
+    def _plan_take(self, place: EtcdPlace, floor: int, deadline: float, *, queue: bool) -> Plan[Grant | Taken]:
+        """Take the lock if nobody is before this place; otherwise take a place, if ``queue``."""
+        resource, token, settings = place.resource, place.token, place.settings
+        prefix = queue_of(resource)
+        for _ in range(MOST_RACES):
+            lease = yield from self._plan_lease(place, deadline)
+            base = yield from self.plan_base(resource, settings, floor, deadline)
+            own = own_key(resource, lease.id)
+            first = compare(prefix, "CREATE", 0, all_below=True)
+            if place.created:  # nobody is before us
+                first = compare(prefix, "CREATE", place.created - 1, result="GREATER", all_below=True)
+            enlist = transaction([compare(own, "CREATE", 0)], [put(own, WAITING, lease.id)], [])
+            reads = [
+                read_oldest(prefix),
+                read_newest(prefix, 1, place.created - 1) if place.created else read_newest(prefix, 2),
+                read(own),
+                read(BASE),
+            ]
+            steps = transaction(
+                [first, compare(own, "CREATE", place.created), base.unchanged],
+                [put(own, self._record(token, base, settings), lease.id), *base.lifted],
+                [*([nested(enlist)] if queue and not place.created else []), *reads],
+            )
+            answer = yield from self.plan_transaction(resource, steps, settings, deadline, lease, token)
+            reply: Reply = answer.value
+            if reply.refused:  # the lease is over
+                place.lose()
+                continue
+            if reply.succeeded:
+                self.base = base.wanted
+                return self._granted(place, lease, own, base.wanted, reply.revision)
+            [oldest], newest, owns, stored = first_of(reply.keys(-4)), reply.keys(-3), reply.keys(-2), reply.keys(-1)
+            self.base = int(stored[0].value) if stored else None
+            record = record_of(oldest)
+            if oldest is not None and record is not None and record.token == token:  # an earlier attempt has run
+                return (yield from self._plan_found(place, oldest, record, deadline))
+            place.created = owns[0].created if owns and owns[0].lease == lease.id else 0
+            if oldest is not None and oldest.name != own:
+                owner = None if record is None else record.owner
+                ahead = [key for key in newest if key.name != own]
+                if not queue or (place.created and ahead):
+                    place.saw(ahead[0].name if ahead else "", reply.revision)
+                    return Taken(math.inf, owner)
+        raise CoordinatorUnavailable(f"{resource!r} keeps changing hands; retry", resource=resource)
+
+    def _plan_found(self, place: EtcdPlace, key: Key, record: Record, deadline: float) -> Plan[Grant | Taken]:
+        """Return the grant that the token has already, and give it its full ttl again."""
+        mine = place.lease
+        if mine is not None and mine.id == key.lease:
+            return self._granted(place, mine, key.name, record.base, key.modified)
+        kept = self._unknown_lease(key, place.settings)
+        alive_at = yield from self.plan_keep_alive(kept, place.resource, place.settings, deadline)
+        yield from self._plan_drop(mine, place.token, place.resource, place.settings, deadline)
+        if alive_at is None:  # it has just ended
+            return Taken(BACKOFF.first, None)
+        place.lease = kept
+        return self._granted(place, kept, key.name, record.base, key.modified)
+
+    def plan_remint(
+        self, grant: GrantOrFence, token: str, settings: Settings, *, floor: int, deadline: float
+    ) -> Plan[Grant | None]:
+        def is_it(key: Key, record: Record | None) -> bool:
+            return record is not None and (record.token, number_of(key, record)) == (grant.token, grant.number)
+
+        return (yield from self._plan_replace(grant.resource, token, settings, floor, deadline, is_it, may_take=None))
+
+    def plan_force(
+        self, resource: str, token: str, settings: Settings, *, floor: int, deadline: float, holder: Holder
+    ) -> Plan[Grant | None]:
+        def is_it(key: Key, record: Record | None) -> bool:
+            return (
+                digest_of(key) == holder.digest if record is None else number_of(key, record) == holder.number
+            ) and key.value != WAITING
+
+        return (yield from self._plan_replace(resource, token, settings, floor, deadline, is_it, may_take=token))
+
+    def _plan_replace(
+        self,
+        resource: str,
+        token: str,
+        settings: Settings,
+        floor: int,
+        deadline: float,
+        is_it: Any,
+        may_take: str | None,
+    ) -> Plan[Grant | None]:
+        """Put the key of the grant under a new lease: it stays the first of the queue. Revoke the former lease, so that
+        the former holder's renewal and its release notice.
+
+        The key of another program is deleted instead: its lease may have other keys.
+        """
+        place = EtcdPlace(self, resource, token, settings)
+        forced = yield from self._plan_forced_lease(resource, settings, deadline) if may_take else _nothing()
+        for _ in range(MOST_RACES):
+            lease = yield from self._plan_lease(place, deadline)
+            base = yield from self.plan_base(resource, settings, floor, deadline)
+            reading = transaction([], [read_oldest(queue_of(resource))], [])
+            answer = yield from self.plan_transaction(resource, reading, settings, deadline, lease, None)
+            [held] = first_of(answer.value.keys(0))
+            record = record_of(held)
+            if held is not None and record is not None and record.token == token:  # an earlier attempt has run
+                yield from self._plan_revoke(record.former, resource, settings, deadline)
+                found = yield from self._plan_found(place, held, record, deadline)
+                return found if isinstance(found, Grant) else None
+            if held is None or not is_it(held, record):
+                yield from self._plan_drop(lease, token, resource, settings, deadline)
+                return None
+            is_ours = record is not None
+            name = held.name if is_ours else own_key(resource, lease.id)
+            text = self._record(token, base, settings, held.lease if is_ours else 0)
+            success = [put(name, text, lease.id), *base.lifted]
+            if not is_ours:
+                success.insert(0, delete(held.name))
+            if forced and record is not None:
+                success.append(put(forced_key(record.token), settings.owner_label, forced))
+            conditions = [compare(held.name, "MOD", held.modified), base.unchanged]
+            steps = transaction(conditions, success, [read(BASE)])
+            answer = yield from self.plan_transaction(resource, steps, settings, deadline, lease, may_take)
+            reply: Reply = answer.value
+            if reply.refused:
+                place.lose()
+                forced = yield from self._plan_forced_lease(resource, settings, deadline) if may_take else _nothing()
+            elif reply.succeeded:
+                self.base = base.wanted
+                if is_ours:
+                    yield from self._plan_revoke(held.lease, resource, settings, deadline)
+                return self._granted(place, lease, name, base.wanted, reply.revision)
+            else:
+                stored = reply.keys(0)
+                self.base = int(stored[0].value) if stored else None
+        raise CoordinatorUnavailable(f"{resource!r} keeps changing hands; retry", resource=resource)
+
+    # Keeping, and giving back
+
+    def plan_renew(
+        self, grants: Sequence[Grant], settings: Settings, *, deadline: float
+    ) -> Plan[Sequence[float | CoordinatorUnavailable | None]]:
+        """Keep the leases alive: see ``RenewsGrants`` in ``fencing/locks/capabilities.py``."""
+        about = grants[0].resource if len(grants) == 1 else f"{len(grants)} leases"
+        kept: list[Kept] = [each.kept for each in grants]
+        changed = yield from self._plan_changed(kept, about, settings, deadline)
+        clean = [each for each in kept if each.lease.is_clean]
+        for each in clean:  # until the answer has come: a release meanwhile must not let it serve another lock
+            each.lease.is_clean = False
+        served = [each for each in kept if each.is_served]
+        keys = {each.key for each in served}
+        if not served:
+            return [None] * len(kept)
+        body = of_leases([each.lease.id for each in served])
+        answer = yield from self.plan_request("lease/keepalive", body, about, settings, deadline)
+        alive = {int(each["ID"]): "TTL" in each for each in answer.value.messages}
+        until = settings.deadline(answer.sent_at)
+        for each in clean:
+            each.lease.is_clean = not answer.repeated and each.lease.id in alive
+        missing = self.unanswered(about, NoReply(ConnectionError("the reply was cut short"), may_have_run=True))
+        results: list[float | CoordinatorUnavailable | None] = []
+        for each in kept:
+            if each.key in changed or each.key not in keys:
+                results.append(None)
+            elif each.lease.id not in alive:
+                results.append(missing)
+            else:
+                each.lease.alive_at = answer.sent_at
+                results.append(until if alive[each.lease.id] else None)
+        return results
+
+    def _plan_changed(
+        self, kept: Sequence[Kept], about: str, settings: Settings, deadline: float
+    ) -> Plan[frozenset[str]]:
+        """Return the keys that are no longer those of their grants, of the grants whose turn it is to be read."""
+        due = []
+        for each in kept:
+            each.renewals[0] += 1
+            if each.renewals[0] % READ_AT == 0:
+                due.append(each)
+        if not due:
+            return frozenset()
+        steps = transaction([], [read(each.key) for each in due], [])
+        answer = yield from self.plan_request("kv/txn", body_of(steps), about, settings, deadline)
+        gone = set()
+        for i, each in enumerate(due):
+            found = answer.value.keys(i)
+            if not found or found[0].modified != each.modified:
+                gone.add(each.key)
+        return frozenset(gone)
+
+    def plan_release(self, grant: GrantOrFence, settings: Settings, *, deadline: float) -> Plan[bool]:
+        kept: Kept | None = grant.kept if isinstance(grant, Grant) else None
+        if kept is None:
+            return (yield from self._plan_release_fence(grant, settings, deadline))
+        resource, lease = grant.resource, kept.lease
+        if kept.is_served and not self.leases.has_room(lease):
+            return (yield from self._plan_revoked(lease.id, resource, settings, deadline))
+        condition = compare(kept.key, "MOD", kept.modified)
+        steps = transaction([condition], [delete(kept.key)], [])
+        answer = yield from self.plan_request("kv/txn", body_of(steps), resource, settings, deadline, is_release=True)
+        if answer.repeated:
+            lease.is_clean = False
+        freed: bool = answer.value.succeeded or answer.repeated
+        if kept.is_served and not (freed and self.leases.give_back(lease)):
+            yield from self._plan_revoke(lease.id, resource, settings, deadline)
+        return freed
+
+    def _plan_release_fence(self, fence: GrantOrFence, settings: Settings, deadline: float) -> Plan[bool]:
+        """Free the lock of a token: of a request that was not answered, or of another process."""
+        resource, lease = fence.resource, self.leases.of(fence.token)
+        if lease is not None:
+            freed = yield from self._plan_revoked(lease.id, resource, settings, deadline)
+            self.leases.forget(fence.token)
+            if freed:
+                return True
+        while True:
+            reading = body_of(transaction([], [read_oldest(queue_of(resource))], []))
+            answer = yield from self.plan_request("kv/txn", reading, resource, settings, deadline, is_release=True)
+            [held] = first_of(answer.value.keys(0))
+            record = record_of(held)
+            if held is None or record is None or record.token != fence.token:
+                return False
+            steps = transaction([compare(held.name, "MOD", held.modified)], [delete(held.name)], [])
+            answer = yield from self.plan_request(
+                "kv/txn", body_of(steps), resource, settings, deadline, is_release=True
+            )
+            if answer.value.succeeded or answer.repeated:
+                return True
+
+    def _plan_revoked(self, lease: int, resource: str, settings: Settings, deadline: float) -> Plan[bool]:
+        """Revoke a lease, with its key. Return False if there certainly was none."""
+        body = of_leases([lease])
+        answer = yield from self.plan_request("lease/revoke", body, resource, settings, deadline, is_release=True)
+        return not answer.value.refused or answer.repeated
+
+    def _plan_revoke(self, lease: int, resource: str, settings: Settings, deadline: float) -> Plan[None]:
+        """Revoke a lease that no lock needs any more. If that fails, it ends by itself."""
+        if lease:
+            try:
+                yield from self._plan_revoked(lease, resource, settings, deadline)
+            except FencingError:
+                pass
+
+    def _plan_drop(
+        self, lease: Lease | None, token: str, resource: str, settings: Settings, deadline: float
+    ) -> Plan[None]:
+        """Keep a lease that has taken nothing for the next lock, or revoke it."""
+        if lease is not None and self.leases.give_back(lease):
+            self.leases.forget(token)
+        elif lease is not None:
+            yield from self._plan_revoke(lease.id, resource, settings, deadline)
+            self.leases.forget(token)
+
+    # Requests of leases
+
+    def _plan_lease(self, place: EtcdPlace, deadline: float) -> Plan[Lease]:
+        """Return the lease of a place, alive. Make one where there is none."""
+        settings, now = place.settings, self.clock()
+        while True:
+            if place.lease is None:
+                assert settings.ttl is not None
+                place.lease = self.leases.lend(place.token, math.ceil(settings.ttl), now)
+            lease = place.lease
+            if lease.alive_at and is_fresh(lease, self.clock()):
+                return lease
+            if lease.alive_at:
+                if (yield from self.plan_keep_alive(lease, place.resource, settings, deadline)) is not None:
+                    return lease
+                place.lose()
+                continue
+            body = b'{"ID":"%d","TTL":"%d"}' % (lease.id, lease.ttl)
+            answer = yield from self.plan_of_lease(lease, "lease/grant", body, place.resource, settings, deadline)
+            if not answer.value.refused or answer.repeated:  # "already exists": an earlier attempt has run
+                lease.alive_at = answer.sent_at
+                if not answer.value.refused:
+                    return lease
+
+    def _plan_forced_lease(self, resource: str, settings: Settings, deadline: float) -> Plan[int]:
+        """Return the lease of what is remembered of a forced release."""
+        lease = Lease(FORCED_SECONDS)
+        body = b'{"ID":"%d","TTL":"%d"}' % (lease.id, lease.ttl)
+        yield from self.plan_request("lease/grant", body, resource, settings, deadline)
+        return lease.id
+
+    # Grants
+
+    def _record(self, token: str, base: Base, settings: Settings, former: int = 0) -> str:
+        return Record(token, base.wanted, settings.owner_label, time.time(), former).text
+
+    def _granted(self, place: EtcdPlace, lease: Lease, key: str, base: int, modified: int) -> Grant:
+        """Return the grant of a key. Its lease may serve another lock later, unless an attempt was not answered."""
+        self.leases.forget(place.token)
+        lease.serves = key, modified
+        until = place.settings.deadline(lease.alive_at)
+        return Grant(place.resource, base + modified, place.token, until, Kept(lease, key, modified, [0]))
+
+    def _unknown_lease(self, key: Key, settings: Settings) -> Lease:
+        """Return the lease of a key that an earlier call has made, or another client with the same token."""
+        assert settings.ttl is not None
+        lease = Lease(math.ceil(settings.ttl))
+        lease.id, lease.is_clean = key.lease, False
+        return lease
+
+
+def _nothing() -> Plan[int]:
+    """Return no lease."""
+    return 0
+    yield

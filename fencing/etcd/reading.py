@@ -1,0 +1,86 @@
+"""Plans that only read: who holds a lock, who holds which locks, who has forced whom out. No I/O."""
+
+from __future__ import annotations
+
+import time
+from hashlib import sha256
+
+from fencing.etcd.calls import Key, body_of, end_of, of_leases, read, read_oldest, read_range, transaction
+from fencing.etcd.layout import LOCKS, WAITING, forced_key, number_of, queue_of, record_of, resource_of
+from fencing.etcd.requests import EtcdRequests
+from fencing.kernel.effects import Plan
+from fencing.kernel.fence import Fence
+from fencing.locks.backend import Holder
+from fencing.locks.listing import Pattern
+from fencing.locks.settings import Settings
+
+PAGE_KEYS = 200
+
+
+class EtcdReading(EtcdRequests):
+    """The plans that only read."""
+
+    def plan_holder(self, resource: str, settings: Settings, *, deadline: float) -> Plan[Holder | None]:
+        reading = transaction([], [read_oldest(queue_of(resource))], [])
+        answer = yield from self.plan_request("kv/txn", body_of(reading), resource, settings, deadline)
+        [held] = first_of(answer.value.keys(0))
+        if held is None:
+            return None
+        return (yield from self.plan_describe(held, settings, deadline))
+
+    def plan_holders(
+        self, pattern: Pattern, page: str, settings: Settings, *, deadline: float
+    ) -> Plan[tuple[list[tuple[str, Holder]], str]]:
+        """Return a page of holders: see ``ListsHolders`` in ``fencing/locks/capabilities.py``."""
+        reading = transaction([], [read_range(page or LOCKS, end_of(LOCKS), PAGE_KEYS)], [])
+        answer = yield from self.plan_request("kv/txn", body_of(reading), pattern.text, settings, deadline)
+        keys: list[Key] = answer.value.keys(0)
+        first: dict[str, Key] = {}
+        for key in keys:
+            resource = resource_of(key.name)
+            if resource not in first or key.created < first[resource].created:
+                first[resource] = key
+        cut = resource_of(keys[-1].name) if len(keys) == PAGE_KEYS else None
+        found: list[tuple[str, Holder]] = []
+        for resource, key in first.items():
+            if pattern.matches(resource):
+                if resource == cut:  # its first key may be on the next page
+                    holder = yield from self.plan_holder(resource, settings, deadline=deadline)
+                else:
+                    holder = yield from self.plan_describe(key, settings, deadline)
+                if holder is not None:
+                    found.append((resource, holder))
+        return found, "" if cut is None else end_of(queue_of(cut))
+
+    def plan_describe(self, key: Key, settings: Settings, deadline: float) -> Plan[Holder | None]:
+        """Describe the one that has the first key of a queue; None: it does not hold the lock yet."""
+        if key.value == WAITING:
+            return None
+        resource, record = resource_of(key.name), record_of(key)
+        answer = yield from self.plan_request("lease/timetolive", of_leases([key.lease]), resource, settings, deadline)
+        left = -1 if answer.value.refused else int(answer.value.message.get("TTL", 0))
+        if left < 0:
+            return None
+        # etcd tells whole seconds, cut.
+        remaining = float(min(left + 1, int(answer.value.message["grantedTTL"])))
+        if record is None:
+            return Holder(None, None, None, remaining, digest_of(key))
+        held_for = max(0.0, time.time() - record.granted_at)
+        return Holder(record.owner, number_of(key, record), held_for, remaining, digest_of(key))
+
+    def plan_forced_by(self, fence: Fence, settings: Settings, *, deadline: float) -> Plan[str | None]:
+        """Tell who forced the lock: see ``RemembersForce`` in ``fencing/locks/capabilities.py``."""
+        reading = body_of(transaction([], [read(forced_key(fence.token))], []))
+        answer = yield from self.plan_request("kv/txn", reading, fence.resource, settings, deadline)
+        found = answer.value.keys(0)
+        return found[0].value if found else None
+
+
+def first_of(keys: list[Key]) -> list[Key | None]:
+    """Return one key, or None."""
+    return [keys[0] if keys else None]
+
+
+def digest_of(key: Key) -> str:
+    """Return what stands for the grant of a key, of which there may be no number."""
+    return sha256(f"{key.name}:{key.created}:{key.modified}".encode()).hexdigest()[:32]

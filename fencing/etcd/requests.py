@@ -1,0 +1,157 @@
+"""What each plan of an etcd coordinator uses: a request that is repeated, the log-in, the base of numbers. No I/O."""
+
+from __future__ import annotations
+
+import time
+from typing import NamedTuple
+
+from fencing.etcd.calls import AUTHENTICATE, Call, Step, body_of, compare, encode, of_leases, put, read, transaction
+from fencing.etcd.layout import BASE
+from fencing.etcd.leases import Lease
+from fencing.kernel.effects import Plan
+from fencing.kernel.errors import CoordinatorUnavailable
+from fencing.kernel.retry import Answer
+from fencing.locks.backend import Backend, next_number
+from fencing.locks.settings import Settings
+
+
+class Base(NamedTuple):
+    """The stored base; None: there is none. And the one that a grant needs."""
+
+    stored: int | None
+    wanted: int
+
+    @property
+    def unchanged(self) -> Step:
+        """The condition that the stored one is still this."""
+        return compare(BASE, "CREATE", 0) if self.stored is None else compare(BASE, "VALUE", encode(str(self.stored)))
+
+    @property
+    def lifted(self) -> list[Step]:
+        """The step that stores the one that is needed."""
+        return [] if self.stored == self.wanted else [put(BASE, str(self.wanted))]
+
+
+class EtcdRequests(Backend):
+    """The requests of all plans.
+
+    Attributes:
+        base: the one that was stored when it was last read; None: it was not read, or there is none.
+    """
+
+    service = "etcd"
+    clock_floor: bool = True
+    user: tuple[str, str] | None = None
+    """Name and password."""
+
+    base: int | None = None
+    _credentials = ""
+
+    def plan_base(self, resource: str, settings: Settings, floor: int, deadline: float) -> Plan[Base]:
+        """Return a base with which the next number exceeds the floor."""
+        if self.base is not None and not floor:
+            return Base(self.base, self.base)
+        answer = yield from self.plan_request(
+            "kv/txn", body_of(transaction([], [read(BASE)], [])), resource, settings, deadline
+        )
+        found, revision = answer.value.keys(0), answer.value.revision
+        stored = int(found[0].value) if found else None
+        clock_us = time.time_ns() // 1000
+        base = (clock_us - revision if self.clock_floor else 0) if stored is None else stored
+        # Only the check, and by the clock alone: all names share the base, so marks must not lift it step by step.
+        next_number(resource, last=0, floor=floor, clock_us=clock_us)
+        self.base = stored
+        return Base(stored, max(base, floor - revision))
+
+    def plan_keep_alive(self, lease: Lease, resource: str, settings: Settings, deadline: float) -> Plan[float | None]:
+        """Give a lease its full ttl, and return the moment before; None: it is over."""
+        body = of_leases([lease.id])
+        answer = yield from self.plan_of_lease(lease, "lease/keepalive", body, resource, settings, deadline)
+        messages = answer.value.messages
+        if not messages or "TTL" not in messages[0]:
+            return None
+        lease.alive_at = answer.sent_at
+        return lease.alive_at
+
+    def plan_of_lease(
+        self,
+        lease: Lease,
+        path: str,
+        body: bytes,
+        resource: str,
+        settings: Settings,
+        deadline: float,
+        may_take: str | None = None,
+    ) -> Plan[Answer]:
+        """Make a request of a lease, which is clean afterwards only if each attempt was answered."""
+        was_clean, lease.is_clean = lease.is_clean, False
+        answer = yield from self.plan_request(path, body, resource, settings, deadline, may_take=may_take)
+        lease.is_clean = was_clean and not answer.repeated
+        return answer
+
+    def plan_transaction(
+        self,
+        resource: str,
+        steps: Step,
+        settings: Settings,
+        deadline: float,
+        lease: Lease,
+        may_take: str | None,
+    ) -> Plan[Answer]:
+        return self.plan_of_lease(lease, "kv/txn", body_of(steps), resource, settings, deadline, may_take)
+
+    def plan_request(
+        self,
+        path: str,
+        body: bytes,
+        about: str,
+        settings: Settings,
+        deadline: float,
+        *,
+        may_take: str | None = None,
+        is_release: bool = False,
+    ) -> Plan[Answer]:
+        """Make a request, and repeat it until it is answered. Log in where the credentials are missing or expired."""
+
+        def attempt(timeout: float, last: bool) -> Call:
+            return Call(path, body, timeout, is_release, self._credentials)
+
+        if self.user is not None and not self._credentials:
+            yield from self._plan_log_in(about, settings, deadline, is_release=is_release)
+        repeated = False
+        while True:
+            used = self._credentials
+            answer = yield from self.plan_until_answered(attempt, about, settings, deadline, may_take=may_take)
+            repeated = repeated or answer.repeated
+            refused = answer.value.refused
+            if refused is None or not refused.is_unauthenticated:
+                return Answer(answer.value, answer.sent_at, repeated)
+            if self.user is None or self.clock() >= deadline:
+                raise CoordinatorUnavailable(
+                    f"etcd at {self.address} refused the request: {refused.text}; pass user and password",
+                    resource=about,
+                    address=self.address,
+                )
+            if self._credentials == used:
+                yield from self._plan_log_in(about, settings, deadline, is_release=is_release)
+
+    def _plan_log_in(self, about: str, settings: Settings, deadline: float, *, is_release: bool) -> Plan[None]:
+        assert self.user is not None
+        name, password = self.user
+        body = body_of({"name": name, "password": password})
+
+        def attempt(timeout: float, last: bool) -> Call:
+            return Call(AUTHENTICATE, body, timeout, is_release)
+
+        answer = yield from self.plan_until_answered(attempt, about, settings, deadline)
+        if answer.value.refused:
+            raise CoordinatorUnavailable(
+                f"etcd at {self.address} refused the user {name!r}: {answer.value.refused.text}",
+                resource=about,
+                address=self.address,
+            )
+        self._credentials = answer.value.message["token"]
+
+    def credentials(self) -> str:
+        """Return the token of the user who has logged in; empty: none has."""
+        return self._credentials

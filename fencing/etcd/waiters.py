@@ -1,0 +1,118 @@
+"""The effects of waiting, and a waiter's stream. No I/O."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, NamedTuple
+
+from fencing.etcd.calls import body_of, encode
+from fencing.kernel import process
+
+MOST_STREAMS = 64
+"""How many streams of one process watch keys at the same time. Each is a connection. All other waiters poll."""
+
+
+class Waiter:
+    """A waiter, with the stream that watches the key before its own.
+
+    Attributes:
+        stream: of the client that performs its waits; None: it has none.
+    """
+
+    __slots__ = ("__weakref__", "stream")
+
+    def __init__(self) -> None:
+        self.stream: Any = None
+
+
+class Wait(NamedTuple):
+    """The effect: wait until a key is deleted, at most ``seconds``.
+
+    The result is True: ask again; False: the time is over; None: there is no stream, or it has ended, so poll.
+
+    Args:
+        waiter: keeps its stream from one wait to the next.
+        key: that of whoever is next before it.
+        revision: the first one of which nothing is known.
+        credentials: as in ``Call``.
+    """
+
+    waiter: Waiter
+    key: str
+    revision: int
+    seconds: float
+    credentials: str = ""
+
+    @property
+    def body(self) -> bytes:
+        """The body of the request that opens the stream."""
+        create = {"key": encode(self.key), "start_revision": str(self.revision), "filters": ["NOPUT"]}
+        return body_of({"create_request": create})
+
+
+class Leave(NamedTuple):
+    """The effect: end a waiter's stream."""
+
+    waiter: Waiter
+
+
+def is_deletion(line: bytes) -> bool:
+    """Return whether a line of a stream says that the key was deleted."""
+    return b'"events"' in line
+
+
+def is_end(line: bytes) -> bool:
+    """Return whether a line says that nothing more comes: a revision was compacted, or a right is missing."""
+    return b'"canceled"' in line or b'"error"' in line
+
+
+_permits: deque[None] = deque()
+
+
+def _reset() -> None:
+    _permits.clear()
+    _permits.extend([None] * MOST_STREAMS)
+
+
+_reset()
+process.after_fork(_reset)
+
+
+class Permit:
+    """The permission to have a stream, until it is given back or collected."""
+
+    __slots__ = ("_pids",)
+
+    def __init__(self) -> None:
+        self._pids = [process.pid()]  # a list's steps are atomic: it is given back once
+
+    def give_back(self) -> None:
+        """Let another waiter have a stream."""
+        try:
+            pid = self._pids.pop()
+        except IndexError:
+            return
+        if pid == process.pid():
+            _permits.append(None)
+
+    def __del__(self) -> None:
+        self.give_back()
+
+
+def permit() -> Permit | None:
+    """Return the permission to have one more stream; None: there are too many."""
+    try:
+        _permits.pop()
+    except IndexError:
+        return None
+    return Permit()
+
+
+def end_stream(waiter: Waiter) -> None:
+    """Close the stream of a waiter, if it has one."""
+    stream, waiter.stream = waiter.stream, None
+    if stream is not None:
+        try:
+            stream.connection.close()
+        finally:
+            stream.permit.give_back()

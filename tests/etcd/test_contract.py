@@ -1,0 +1,43 @@
+"""The contract of coordinators on etcd: sync and async."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from examples.servers import EtcdServer
+from fencing.etcd.coordinator import EtcdCoordinator
+from fencing.etcd.coordinator_async import AsyncEtcdCoordinator
+from fencing.testing import CoordinatorContract
+
+
+class _OnEtcd(CoordinatorContract):
+    short_ttl = 1.0  # of the tests' server; 2.0 at etcd's default election time-out
+    kind: Any
+    options: dict[str, Any] = {}  # noqa: RUF012 - it is not changed
+
+    def make(self, **options: Any) -> Any:
+        return self.kind([self.url], **self.options, **options)
+
+    def make_unreachable(self, **options: Any) -> Any:
+        return self.kind([f"http://127.0.0.1:{self.silent.getsockname()[1]}"], **self.options, **options)
+
+    @pytest.fixture(autouse=True)
+    def _server(self, etcd_server: EtcdServer) -> Iterator[None]:
+        """The server, and a port that accepts connections, and never answers."""
+        self.url = etcd_server.url
+        with socket.create_server(("127.0.0.1", 0)) as self.silent:
+            yield
+
+
+@pytest.mark.thorough
+class TestEtcdCoordinator(_OnEtcd):
+    kind = EtcdCoordinator
+
+
+@pytest.mark.thorough
+class TestAsyncEtcdCoordinator(_OnEtcd):
+    kind = AsyncEtcdCoordinator

@@ -1,0 +1,93 @@
+"""Who holds what, and who has forced whom out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fencing import LeaseLost, hold_all
+from fencing.etcd import reading
+from fencing.kernel.fence import new_token
+from tests.support.etcd import EtcdSide
+
+
+def listed(etcd: EtcdSide, coordinator: Any, pattern: str) -> dict[str, Any]:
+    async def collect() -> dict[str, Any]:
+        return {resource: holder async for resource, holder in coordinator.holders(pattern)}
+
+    if etcd.asynchronous:
+        found: dict[str, Any] = etcd.call(collect)
+        return found
+    return dict(coordinator.holders(pattern))
+
+
+def test_all_holders_are_listed_page_by_page(etcd: EtcdSide, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "PAGE_KEYS", 3)
+    prefix, coordinator = f"listed/{new_token()}", etcd.coordinator(owner="we")
+    # A name that begins with another one, and those that differ in what their quoting sorts elsewhere.
+    names = [f"{prefix}{end}" for end in ("", "-a", "/b", "0", "%2F", " ", "é", "z")]
+    leases = [etcd.call(coordinator.acquire, each) for each in names]
+    place = coordinator._backend.plan_queue(
+        names[2], new_token(), coordinator._backend.settings, floor=0, deadline=coordinator._backend.clock() + 30
+    )
+    waiter = etcd.plan(coordinator, place)
+    found = listed(etcd, coordinator, f"{prefix}*")
+    assert sorted(found) == sorted(names)
+    for lease in leases:
+        holder = found[lease.fence.resource]
+        assert (holder.owner, holder.number) == ("we", lease.fence.number)
+        assert 0 < holder.remaining <= 10
+        assert 0 <= holder.held_for < 60
+    etcd.plan(coordinator, waiter.place.plan_leave(deadline=coordinator._backend.clock() + 30))
+    for lease in leases:
+        assert etcd.call(lease.release)
+    assert listed(etcd, coordinator, f"{prefix}*") == {}
+
+
+def test_a_holder_is_told_who_has_forced_it_out(etcd: EtcdSide) -> None:
+    coordinator, other = etcd.coordinator(), etcd.coordinator(owner="an operator")
+    resource = f"forced/{new_token()}"
+    lease = etcd.call(coordinator.acquire, resource)
+    forced = etcd.call(other.force_release, resource)
+    assert forced.holder.number == lease.fence.number
+    with pytest.raises(LeaseLost, match="an operator"):
+        etcd.call(lease.renew)
+
+
+def test_several_locks_are_held_together(etcd: EtcdSide) -> None:
+    coordinator = etcd.coordinator()
+    names = [f"several/{new_token()}" for _ in range(3)]
+    locks = [coordinator.lock(each) for each in names]
+
+    async def held_async() -> list[Any]:
+        async with hold_all(locks) as leases:
+            return [each.fence.number for each in leases]
+
+    if etcd.asynchronous:
+        numbers = etcd.call(held_async)
+    else:
+        with hold_all(locks) as leases:
+            numbers = [each.fence.number for each in leases]
+    assert len(set(numbers)) == 3
+    assert all(etcd.keys(coordinator, each) == [] for each in names)
+
+
+def test_a_lock_whose_name_begins_with_another_is_another_lock(etcd: EtcdSide) -> None:
+    coordinator, resource = etcd.coordinator(), f"names/{new_token()}"
+    longer = etcd.call(coordinator.acquire, f"{resource}/more")
+    shorter = etcd.call(coordinator.try_acquire, resource)
+    assert shorter is not None
+    for each in (longer, shorter):
+        assert etcd.call(each.release)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("resource", ["a/b", "a b%2F", "é漢😀", "..", "x" * 512, "?#&=+", "\x7f\t"])
+def test_any_name_can_be_locked(etcd: EtcdSide, resource: str) -> None:
+    coordinator = etcd.coordinator()
+    resource = f"{resource[:400]}{new_token()}"
+    lease = etcd.call(coordinator.acquire, resource)
+    assert etcd.call(coordinator.try_acquire, resource) is None
+    assert resource in listed(etcd, coordinator, resource.replace("?", "*").replace("*", "*")[:20] + "*")
+    assert etcd.call(lease.release)

@@ -1,0 +1,204 @@
+"""Which lease a lock has, when it serves another lock, and who notices that a lock is gone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from examples.servers import EtcdServer
+from fencing import LeaseLost
+from fencing.etcd.calls import body_of, delete, of_leases, transaction
+from fencing.etcd.connection import Connection
+from fencing.etcd.connection_async import AsyncConnection
+from fencing.etcd.leases import MOST_SPARE
+from fencing.kernel.fence import new_token
+from tests.support.etcd import EtcdSide, with_faults
+
+
+def name() -> str:
+    return f"leases/{new_token()}"
+
+
+def counted(opens: Any, opened: list[object]) -> Any:
+    """Return a method that notes each connection that is opened."""
+
+    def open_counted(connection: Any, *args: Any) -> Any:
+        opened.append(connection)
+        return opens(connection, *args)
+
+    return open_counted
+
+
+def block(etcd: EtcdSide, coordinator: Any) -> None:
+    lease = etcd.call(coordinator.acquire, name())
+    assert etcd.call(lease.release)
+
+
+def request(etcd: EtcdSide, coordinator: Any, path: str, body: bytes) -> None:
+    backend = coordinator._backend
+
+    def plan() -> Any:
+        yield from backend.plan_request(path, body, "a test", backend.settings, backend.clock() + 30)
+
+    etcd.plan(coordinator, plan())
+
+
+def test_a_block_takes_two_requests_where_a_lease_can_be_used_again(etcd: EtcdSide) -> None:
+    coordinator = etcd.coordinator()
+    faults = with_faults(coordinator)
+    block(etcd, coordinator)
+    assert faults.paths == ["lease/grant", "kv/txn", "kv/txn", "kv/txn"]  # the second one reads the base
+    faults.calls.clear()
+    block(etcd, coordinator)
+    assert faults.paths == ["kv/txn", "kv/txn"]
+
+
+def test_the_same_with_asyncio(etcd_server: EtcdServer) -> None:
+    side = EtcdSide(True, [etcd_server.url])
+    coordinator = side.coordinator()
+    block(side, coordinator)
+    faults = with_faults(coordinator)
+    block(side, coordinator)
+    assert faults.paths == ["kv/txn", "kv/txn"]
+    side.close()
+
+
+def test_requests_in_turn_share_one_connection(etcd: EtcdSide, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[object] = []
+    for kind in (Connection, AsyncConnection):
+        monkeypatch.setattr(kind, "open", counted(kind.open, opened))
+    coordinator = etcd.coordinator()
+    for _ in range(5):
+        block(etcd, coordinator)
+    assert len(opened) == 1
+
+
+def test_a_refusal_keeps_its_lease(etcd: EtcdSide) -> None:
+    coordinator, other, resource = etcd.coordinator(), etcd.coordinator(), name()
+    held = etcd.call(other.acquire, resource)
+    block(etcd, coordinator)
+    faults = with_faults(coordinator)
+    assert etcd.call(coordinator.try_acquire, resource) is None
+    block(etcd, coordinator)
+    assert faults.paths == ["kv/txn"] * 3
+    assert etcd.call(held.release)
+
+
+def test_a_lease_with_an_unanswered_request_serves_no_other_lock(etcd: EtcdSide) -> None:
+    """The late acquire of a lock would take it with a lease that serves another one, and nobody would give it back."""
+    coordinator, resource = etcd.coordinator(), name()
+    block(etcd, coordinator)
+    faults = with_faults(coordinator)
+    faults.lose("request", 0, 1)  # of the acquire: the second attempt takes the lock
+    lease = etcd.call(coordinator.acquire, resource)
+    assert etcd.call(lease.release)
+    assert faults.paths == ["kv/txn", "kv/txn", "lease/revoke"]
+    other = etcd.call(coordinator.acquire, name())
+    etcd.arrive(coordinator, faults.late[0])
+    assert etcd.keys(coordinator, resource) == []
+    etcd.call(other.renew)
+    assert etcd.call(other.release)
+
+
+def test_no_more_than_a_few_leases_are_kept(etcd: EtcdSide) -> None:
+    coordinator = etcd.coordinator()
+    leases = [etcd.call(coordinator.acquire, name()) for _ in range(MOST_SPARE + 2)]
+    faults = with_faults(coordinator)
+    for each in leases:
+        assert etcd.call(each.release)
+    assert faults.paths == ["kv/txn"] * MOST_SPARE + ["lease/revoke"] * 2
+
+
+def test_a_renewal_of_a_released_grant_does_not_keep_the_next_lock(etcd: EtcdSide) -> None:
+    coordinator, resource = etcd.coordinator(), name()
+    lease = etcd.call(coordinator.acquire, resource)
+    [grant] = coordinator._backend.held()
+    assert etcd.call(lease.release)
+    held = etcd.call(coordinator.acquire, resource)
+    backend = coordinator._backend
+    plan = backend.plan_renew([grant], backend.settings, deadline=backend.clock() + 30)
+    assert etcd.plan(coordinator, plan) == [None]
+    plan = backend.plan_release(grant, backend.settings, deadline=backend.clock() + 30)
+    assert etcd.plan(coordinator, plan) is False
+    etcd.call(held.renew)
+    assert etcd.call(held.release)
+
+
+def test_a_key_that_was_deleted_by_hand_is_noticed_by_the_third_renewal(etcd: EtcdSide) -> None:
+    coordinator, other, resource = etcd.coordinator(), etcd.coordinator(), name()
+    lease = etcd.call(coordinator.acquire, resource)
+    [key] = etcd.keys(other, resource)
+    request(etcd, other, "kv/txn", body_of(transaction([], [delete(key.name)], [])))
+    etcd.call(lease.renew)
+    etcd.call(lease.renew)
+    with pytest.raises(LeaseLost):
+        etcd.call(lease.renew)
+
+
+def test_a_lease_that_was_revoked_by_hand_is_noticed_by_the_next_renewal(etcd: EtcdSide) -> None:
+    coordinator, other, resource = etcd.coordinator(), etcd.coordinator(), name()
+    lease = etcd.call(coordinator.acquire, resource)
+    [key] = etcd.keys(other, resource)
+    request(etcd, other, "lease/revoke", of_leases([key.lease]))
+    with pytest.raises(LeaseLost):
+        etcd.call(lease.renew)
+    assert not etcd.call(lease.release)
+
+
+def test_whoever_replaces_a_grant_stays_first_in_the_queue(etcd: EtcdSide) -> None:
+    """The key stays, with another lease: a waiter who came meanwhile does not get the lock."""
+    coordinator, other, resource = etcd.coordinator(), etcd.coordinator(), name()
+    lease = etcd.call(coordinator.acquire, resource)
+    [before] = etcd.keys(other, resource)
+    fence = etcd.call(lease.detach)
+    adopted = etcd.call(other.adopt, fence)
+    [after] = etcd.keys(other, resource)
+    assert (after.name, after.created) == (before.name, before.created)
+    assert after.lease != before.lease
+    assert adopted.fence.number > fence.number
+    assert etcd.call(coordinator.holder, resource).number == adopted.fence.number
+    with pytest.raises(LeaseLost):
+        etcd.call(coordinator.adopt, fence)
+    assert etcd.call(adopted.release)
+
+
+def test_a_bare_fence_frees_the_lock_from_another_process(etcd: EtcdSide) -> None:
+    coordinator, other, resource = etcd.coordinator(), etcd.coordinator(), name()
+    fence = etcd.call(etcd.call(coordinator.acquire, resource).detach)
+    backend = other._backend
+    plan = backend.plan_release(fence, backend.settings, deadline=backend.clock() + 30)
+    assert etcd.plan(other, plan) is True
+    plan = backend.plan_release(fence, backend.settings, deadline=backend.clock() + 30)
+    assert etcd.plan(other, plan) is False
+    assert etcd.keys(other, resource) == []
+
+
+def test_a_lease_whose_renewal_is_under_way_serves_no_other_lock(etcd: EtcdSide) -> None:
+    coordinator, resource = etcd.coordinator(), name()
+    lease = etcd.call(coordinator.acquire, resource)
+    [grant], backend = coordinator._backend.held(), coordinator._backend
+    renewal = backend.plan_renew([grant], backend.settings, deadline=backend.clock() + 30)
+    next(renewal)  # it is sent, and its answer has not come
+    faults = with_faults(coordinator)
+    assert etcd.call(lease.release)
+    assert faults.paths == ["lease/revoke"]
+    renewal.close()
+
+
+def test_a_second_release_does_not_revoke_a_lease_that_serves_another_lock(etcd: EtcdSide) -> None:
+    """Also where no more leases are kept, so that a release revokes."""
+    coordinator = etcd.coordinator()
+    leases = [etcd.call(coordinator.acquire, name()) for _ in range(MOST_SPARE + 1)]
+    grants, backend = {each.resource: each for each in coordinator._backend.held()}, coordinator._backend
+    for each in leases[:-1]:
+        assert etcd.call(each.release)
+    held = etcd.call(coordinator.acquire, name())  # with the lease that was released last
+    assert etcd.call(leases[-1].release)
+    ended = grants[leases[-2].fence.resource]
+    [grant] = backend.held()
+    assert grant.kept.lease is ended.kept.lease
+    plan = backend.plan_release(ended, backend.settings, deadline=backend.clock() + 30)
+    assert etcd.plan(coordinator, plan) is False
+    etcd.call(held.renew)
+    assert etcd.call(held.release)

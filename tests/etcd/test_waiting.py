@@ -1,0 +1,182 @@
+"""Waiting: the order, who is woken, how many streams there are, and waiters that die."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from fencing import NotAcquired
+from fencing.etcd import waiters
+from fencing.etcd.client import Stream
+from fencing.kernel.fence import new_token
+from fencing.locks.backend import Taken
+from tests.support.etcd import EtcdSide, with_faults
+
+
+def name() -> str:
+    return f"waiting/{new_token()}"
+
+
+class Crowd:
+    """Waiters for a lock that is held, which came one after the other."""
+
+    def __init__(self, etcd: EtcdSide, resource: str, coordinators: list[Any]) -> None:
+        self._etcd, self._resource = etcd, resource
+        self.order: list[int] = []
+        self._threads = []
+        for i, coordinator in enumerate(coordinators):
+            thread = threading.Thread(target=self._wait, args=(i, coordinator), daemon=True)
+            thread.start()
+            self._threads.append(thread)
+            etcd.wait_until(partial(self._has_come, coordinators[0], i))
+
+    def _has_come(self, reader: Any, i: int) -> bool:
+        return len(self._etcd.keys(reader, self._resource)) == i + 2
+
+    def _wait(self, i: int, coordinator: Any) -> None:
+        lease = self._etcd.call(coordinator.acquire, self._resource, timeout=120)
+        self.order.append(i)
+        self._etcd.call(lease.release)
+
+    def join(self) -> list[int]:
+        """Return the order in which they got the lock."""
+        for thread in self._threads:
+            thread.join(120)
+            assert not thread.is_alive()
+        return self.order
+
+
+def enlist(etcd: EtcdSide, coordinator: Any, resource: str) -> None:
+    """Take a place in the queue, and do no more: as a waiter that died, or is frozen."""
+    backend = coordinator._backend
+    plan = backend.plan_queue(resource, new_token(), backend.settings, floor=0, deadline=backend.clock() + 30)
+    outcome = etcd.plan(coordinator, plan)
+    assert isinstance(outcome, Taken)
+    etcd.__dict__.setdefault("dead", []).append(outcome.place)  # it is not collected
+
+
+def test_waiters_get_the_lock_in_order_and_one_is_woken_each_time(etcd: EtcdSide) -> None:
+    resource, holder = name(), etcd.coordinator()
+    coordinators = [etcd.coordinator() for _ in range(3)]
+    lease = etcd.call(holder.acquire, resource)
+    faults = [with_faults(each) for each in coordinators]
+    crowd = Crowd(etcd, resource, coordinators)
+    for each in faults:
+        each.calls.clear()
+    assert etcd.call(lease.release)
+    assert crowd.join() == [0, 1, 2]
+    for each in faults:  # nothing but its own turn: it takes the lock, and gives it back
+        assert each.paths == ["kv/txn", "kv/txn"]
+
+
+def test_a_waiter_that_gives_up_leaves_no_key(etcd: EtcdSide) -> None:
+    resource, coordinator = name(), etcd.coordinator()
+    lease = etcd.call(etcd.coordinator().acquire, resource)
+    with pytest.raises(NotAcquired):
+        etcd.call(coordinator.acquire, resource, timeout=0.4)
+    assert len(etcd.keys(coordinator, resource)) == 1
+    assert etcd.call(lease.release)
+
+
+def test_more_waiters_than_streams_ask_again_by_themselves(etcd: EtcdSide, monkeypatch: pytest.MonkeyPatch) -> None:
+    permits: deque[None] = deque([None])
+    monkeypatch.setattr(waiters, "_permits", permits)
+    monkeypatch.setattr(waiters, "MOST_STREAMS", 1)
+    resource, holder = name(), etcd.coordinator()
+    lease = etcd.call(holder.acquire, resource)
+    crowd = Crowd(etcd, resource, [etcd.coordinator() for _ in range(3)])
+    etcd.wait_until(lambda: not permits)
+    assert etcd.call(lease.release)
+    assert crowd.join() == [0, 1, 2]
+    etcd.wait_until(lambda: len(permits) == 1)
+
+
+def test_the_end_of_a_stream_gives_its_permission_back_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also while something still refers to it, such as the traceback of an error."""
+    permits: deque[None] = deque([None])
+    monkeypatch.setattr(waiters, "_permits", permits)
+    waiter, permitted = waiters.Waiter(), waiters.permit()
+    assert permitted is not None
+    assert waiters.permit() is None
+    stream = waiter.stream = Stream("key", permitted)
+    waiters.end_stream(waiter)
+    assert len(permits) == 1
+    stream.permit.give_back()
+    assert len(permits) == 1
+
+
+@pytest.mark.thorough
+def test_there_are_64_streams_of_a_process_at_most(etcd: EtcdSide) -> None:
+    resource, holder, coordinator = name(), etcd.coordinator(), etcd.coordinator()
+    lease = etcd.call(holder.acquire, resource)
+    crowd = Crowd(etcd, resource, [coordinator] * 70)
+    etcd.wait_until(lambda: not waiters._permits)
+    assert etcd.call(lease.release)
+    assert sorted(crowd.join()) == list(range(70))
+    etcd.wait_until(lambda: len(waiters._permits) == waiters.MOST_STREAMS)
+
+
+@pytest.mark.thorough
+def test_a_waiter_keeps_its_place_for_many_ttls(etcd: EtcdSide) -> None:
+    resource, holder = name(), etcd.coordinator(ttl=1)
+    lease = etcd.call(holder.acquire, resource)
+    crowd = Crowd(etcd, resource, [etcd.coordinator(ttl=1)])
+    place = etcd.keys(holder, resource)[0]
+    until = time.monotonic() + 4
+    etcd.wait_until(lambda: time.monotonic() > until)
+    assert etcd.keys(holder, resource)[0] == place
+    assert etcd.call(lease.release)
+    assert crowd.join() == [0]
+
+
+@pytest.mark.thorough
+def test_a_dead_waiter_holds_up_nobody_beyond_its_lease(etcd: EtcdSide) -> None:
+    resource, holder = name(), etcd.coordinator()
+    lease = etcd.call(holder.acquire, resource)
+    enlist(etcd, etcd.coordinator(ttl=1), resource)
+    coordinator = etcd.coordinator()
+    assert etcd.call(lease.release)
+    lease = etcd.call(coordinator.acquire, resource, timeout=60)
+    assert etcd.call(lease.release)
+
+
+@pytest.mark.thorough
+def test_a_waiter_that_has_lost_its_place_takes_another(etcd: EtcdSide, etcd_server: Any) -> None:
+    resource, holder = name(), etcd.coordinator()
+    lease = etcd.call(holder.acquire, resource)
+    crowd = Crowd(etcd, resource, [etcd.coordinator(ttl=2)])
+    place = etcd.keys(holder, resource)[0]
+    etcd_server.call("lease/revoke", {"ID": str(place.lease)})
+    etcd.wait_until(lambda: len(etcd.keys(holder, resource)) == 2)
+    assert etcd.call(lease.release)
+    assert crowd.join() == [0]
+
+
+def test_a_cancelled_waiter_leaves_no_key(etcd: EtcdSide) -> None:
+    if not etcd.asynchronous:
+        pytest.skip("a thread is not cancelled")
+    resource, holder = name(), etcd.coordinator()
+    lease = etcd.call(holder.acquire, resource)
+    coordinator = etcd.coordinator()
+
+    async def cancelled(enlisted: Callable[[], bool]) -> None:
+        task = asyncio.create_task(coordinator.acquire(resource, timeout=60))
+        while not await asyncio.to_thread(enlisted):
+            pass
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    other = EtcdSide(False, etcd.urls)
+    reader = other.coordinator()
+    etcd.call(cancelled, lambda: len(other.keys(reader, resource)) == 2)
+    assert len(other.keys(reader, resource)) == 1
+    other.close()
+    assert etcd.call(lease.release)

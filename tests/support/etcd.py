@@ -1,0 +1,122 @@
+"""Coordinators on etcd, sync or async, that count or lose requests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from fencing.etcd.calls import Call, Key, body_of, read_newest, transaction
+from fencing.etcd.coordinator import EtcdCoordinator
+from fencing.etcd.coordinator_async import AsyncEtcdCoordinator
+from fencing.etcd.layout import queue_of
+from fencing.kernel.effects import Plan, run, run_async
+from fencing.kernel.retry import NoReply
+from fencing.testing.contract import Contract
+
+Lost = Callable[[Call], str | None]
+"""Says what becomes of a request: None: nothing, "request" or "reply": that is lost."""
+
+
+class Faults:
+    """What was requested, and what is lost."""
+
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+        self.lost: Lost = lambda _: None
+        self.late: list[Call] = []
+        """The requests that were lost: a test may make them later."""
+
+    @property
+    def paths(self) -> list[str]:
+        return [each.path for each in self.calls]
+
+    def lose(self, what: str, first: int, count: int) -> None:
+        """Lose so many requests, or their replies, from the first-th one on that comes from now on."""
+        at = len(self.calls) + first
+
+        def lost(_: Call) -> str | None:
+            return what if at <= len(self.calls) - 1 < at + count else None
+
+        self.lost = lost
+
+
+def _fault(faults: Faults, effect: Any) -> str | None:
+    if not isinstance(effect, Call):
+        return None
+    faults.calls.append(effect)
+    what = faults.lost(effect)
+    if what is not None:
+        faults.late.append(effect)
+    return what
+
+
+def _lost() -> NoReply:
+    return NoReply(ConnectionError("lost by the test"), may_have_run=True)
+
+
+def with_faults(coordinator: Any) -> Faults:
+    """Count and lose requests of a coordinator."""
+    backend, faults = coordinator._backend, Faults()
+    perform = backend.perform
+
+    def perform_sync(effect: Any) -> Any:
+        what = _fault(faults, effect)
+        if what != "request":
+            result = perform(effect)
+        if what:
+            raise _lost()
+        return result
+
+    async def perform_async(effect: Any) -> Any:
+        what = _fault(faults, effect)
+        if what != "request":
+            result = await perform(effect)
+        if what:
+            raise _lost()
+        return result
+
+    backend.perform = perform_async if backend.asynchronous else perform_sync
+    return faults
+
+
+class EtcdSide(Contract):
+    """Makes coordinators, all sync or all async; ``call`` runs their methods."""
+
+    def __init__(self, asynchronous: bool, urls: Sequence[str]) -> None:
+        self.asynchronous, self.urls = asynchronous, list(urls)
+        self.made: list[Any] = []
+
+    def coordinator(self, *, urls: Sequence[str] | None = None, **options: Any) -> Any:
+        kind = AsyncEtcdCoordinator if self.asynchronous else EtcdCoordinator
+        made: Any = kind(self.urls if urls is None else urls, **options)
+        self.made.append(made)
+        return made
+
+    def plan(self, coordinator: Any, plan: Plan[Any]) -> Any:
+        return self.call(run_async if self.asynchronous else run, plan, coordinator._backend.perform)
+
+    def keys(self, coordinator: Any, name: str) -> list[Key]:
+        """Return the keys of a lock's queue, the newest first."""
+        backend, steps = coordinator._backend, body_of(transaction([], [read_newest(queue_of(name), 100)], []))
+
+        def plan() -> Plan[list[Key]]:
+            deadline = backend.clock() + 30
+            answer = yield from backend.plan_request("kv/txn", steps, name, backend.settings, deadline)
+            return list(answer.value.keys(0))
+
+        found: list[Key] = self.plan(coordinator, plan())
+        return found
+
+    def arrive(self, coordinator: Any, call: Call) -> None:
+        """Make a request that was lost before."""
+
+        def plan() -> Plan[None]:
+            with suppress(NoReply):
+                yield call
+
+        self.plan(coordinator, plan())
+
+    def close(self) -> None:
+        for each in self.made:
+            self.call(each.close)
