@@ -26,13 +26,14 @@ from fencing.etcd.layout import BASE, WAITING, Record, forced_key, number_of, ow
 from fencing.etcd.leases import Kept, Lease, Leases, is_fresh
 from fencing.etcd.place import EtcdPlace
 from fencing.etcd.reading import EtcdReading, digest_of, first_of
-from fencing.etcd.requests import Base
+from fencing.etcd.requests import lifted, unchanged
 from fencing.etcd.waiters import Leave
 from fencing.kernel.effects import Plan
-from fencing.kernel.errors import CoordinatorUnavailable, FencingError
+from fencing.kernel.errors import CoordinatorUnavailable, FencingError, KeptBy
 from fencing.kernel.retry import NoReply
 from fencing.locks.backend import BACKOFF, Holder, Taken
 from fencing.locks.holding import Grant, GrantOrFence
+from fencing.locks.numbers import LogBase
 from fencing.locks.settings import Settings
 
 RENEWALS = 100
@@ -95,7 +96,7 @@ class EtcdPlans(EtcdReading):
         prefix = queue_of(resource)
         for _ in range(MOST_RACES):
             lease = yield from self._plan_lease(place, deadline)
-            base = yield from self.plan_base(resource, settings, floor, deadline)
+            numbers = yield from self.plan_base(resource, settings, floor, deadline)
             own = own_key(resource, lease.id)
             first = compare(prefix, "CREATE", 0, all_below=True)
             if place.created:  # nobody is before us
@@ -108,8 +109,8 @@ class EtcdPlans(EtcdReading):
                 read(BASE),
             ]
             steps = transaction(
-                [first, compare(own, "CREATE", place.created), base.unchanged],
-                [put(own, self._record(token, base, settings), lease.id), *base.lifted],
+                [first, compare(own, "CREATE", place.created), unchanged(numbers)],
+                [put(own, self._record(token, numbers, settings), lease.id), *lifted(numbers)],
                 [*([nested(enlist)] if queue and not place.created else []), *reads],
             )
             answer = yield from self.plan_transaction(resource, steps, settings, deadline, lease, token)
@@ -118,8 +119,8 @@ class EtcdPlans(EtcdReading):
                 place.lose()
                 continue
             if reply.succeeded:
-                self.base = base.wanted
-                return self._granted(place, lease, own, base.wanted, reply.revision)
+                self.base = numbers.base
+                return self._granted(place, lease, own, numbers.base, reply.revision)
             [oldest], newest, owns, stored = first_of(reply.keys(-4)), reply.keys(-3), reply.keys(-2), reply.keys(-1)
             self.base = int(stored[0].value) if stored else None
             record = record_of(oldest)
@@ -127,11 +128,11 @@ class EtcdPlans(EtcdReading):
                 return (yield from self._plan_found(place, oldest, record, deadline))
             place.created = owns[0].created if owns and owns[0].lease == lease.id else 0
             if oldest is not None and oldest.name != own:
-                owner = None if record is None else record.owner
+                owner, kept_by = _who_keeps_it(oldest, record)
                 ahead = [key for key in newest if key.name != own]
                 if not queue or (place.created and ahead):
                     place.saw(ahead[0].name if ahead else "", reply.revision)
-                    return Taken(math.inf, owner)
+                    return Taken(math.inf, owner, kept_by=kept_by)
         raise CoordinatorUnavailable(f"{resource!r} keeps changing hands; retry", resource=resource)
 
     def _plan_found(self, place: EtcdPlace, key: Key, record: Record, deadline: float) -> Plan[Grant | Taken]:
@@ -184,7 +185,7 @@ class EtcdPlans(EtcdReading):
         forced = yield from self._plan_forced_lease(resource, settings, deadline) if may_take else _nothing()
         for _ in range(MOST_RACES):
             lease = yield from self._plan_lease(place, deadline)
-            base = yield from self.plan_base(resource, settings, floor, deadline)
+            numbers = yield from self.plan_base(resource, settings, floor, deadline)
             reading = transaction([], [read_oldest(queue_of(resource))], [])
             answer = yield from self.plan_transaction(resource, reading, settings, deadline, lease, None)
             [held] = first_of(answer.value.keys(0))
@@ -198,13 +199,13 @@ class EtcdPlans(EtcdReading):
                 return None
             is_ours = record is not None
             name = held.name if is_ours else own_key(resource, lease.id)
-            text = self._record(token, base, settings, held.lease if is_ours else 0)
-            success = [put(name, text, lease.id), *base.lifted]
+            text = self._record(token, numbers, settings, held.lease if is_ours else 0)
+            success = [put(name, text, lease.id), *lifted(numbers)]
             if not is_ours:
                 success.insert(0, delete(held.name))
             if forced and record is not None:
                 success.append(put(forced_key(record.token), settings.owner_label, forced))
-            conditions = [compare(held.name, "MOD", held.modified), base.unchanged]
+            conditions = [compare(held.name, "MOD", held.modified), unchanged(numbers)]
             steps = transaction(conditions, success, [read(BASE)])
             answer = yield from self.plan_transaction(resource, steps, settings, deadline, lease, may_take)
             reply: Reply = answer.value
@@ -212,10 +213,10 @@ class EtcdPlans(EtcdReading):
                 place.lose()
                 forced = yield from self._plan_forced_lease(resource, settings, deadline) if may_take else _nothing()
             elif reply.succeeded:
-                self.base = base.wanted
+                self.base = numbers.base
                 if is_ours:
                     yield from self._plan_revoke(held.lease, resource, settings, deadline)
-                return self._granted(place, lease, name, base.wanted, reply.revision)
+                return self._granted(place, lease, name, numbers.base, reply.revision)
             else:
                 stored = reply.keys(0)
                 self.base = int(stored[0].value) if stored else None
@@ -357,10 +358,13 @@ class EtcdPlans(EtcdReading):
                 continue
             body = b'{"ID":"%d","TTL":"%d"}' % (lease.id, lease.ttl)
             answer = yield from self.plan_of_lease(lease, "lease/grant", body, place.resource, settings, deadline)
-            if not answer.value.refused or answer.repeated:  # "already exists": an earlier attempt has run
+            if not answer.value.refused:
                 lease.alive_at = answer.sent_at
-                if not answer.value.refused:
-                    return lease
+                return lease
+            if answer.repeated:  # an earlier attempt has made it, and nobody knows when: it is kept alive first
+                lease.alive_at = -math.inf
+            else:
+                place.lose()
 
     def _plan_forced_lease(self, resource: str, settings: Settings, deadline: float) -> Plan[int]:
         """Return the lease of what is remembered of a forced release."""
@@ -371,8 +375,8 @@ class EtcdPlans(EtcdReading):
 
     # Grants
 
-    def _record(self, token: str, base: Base, settings: Settings, former: int = 0) -> str:
-        return Record(token, base.wanted, settings.owner_label, time.time(), former).text
+    def _record(self, token: str, numbers: LogBase, settings: Settings, former: int = 0) -> str:
+        return Record(token, numbers.base, settings.owner_label, time.time(), former).text
 
     def _granted(self, place: EtcdPlace, lease: Lease, key: str, base: int, modified: int) -> Grant:
         """Return the grant of a key. Its lease may serve another lock later, unless an attempt was not answered."""
@@ -387,6 +391,13 @@ class EtcdPlans(EtcdReading):
         lease = Lease(math.ceil(settings.ttl))
         lease.id, lease.is_clean = key.lease, False
         return lease
+
+
+def _who_keeps_it(first: Key, record: Record | None) -> tuple[str | None, KeptBy | None]:
+    """Return the owner of the first key of a queue, and whether that is an earlier waiter, or another program."""
+    if record is not None:
+        return record.owner, None
+    return None, "waiter" if first.value == WAITING else "foreign"
 
 
 def _nothing() -> Plan[int]:

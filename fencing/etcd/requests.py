@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from typing import NamedTuple
 
 from fencing.etcd.calls import AUTHENTICATE, Call, Step, body_of, compare, encode, of_leases, put, read, transaction
 from fencing.etcd.layout import BASE
@@ -11,25 +10,20 @@ from fencing.etcd.leases import Lease
 from fencing.kernel.effects import Plan
 from fencing.kernel.errors import CoordinatorUnavailable
 from fencing.kernel.retry import Answer
-from fencing.locks.backend import Backend, next_number
+from fencing.locks.backend import Backend
+from fencing.locks.numbers import LogBase, log_base
 from fencing.locks.settings import Settings
 
 
-class Base(NamedTuple):
-    """The stored base; None: there is none. And the one that a grant needs."""
+def unchanged(numbers: LogBase) -> Step:
+    """Return the condition that the stored base is still the one that was read."""
+    stored = numbers.stored
+    return compare(BASE, "CREATE", 0) if stored is None else compare(BASE, "VALUE", encode(str(stored)))
 
-    stored: int | None
-    wanted: int
 
-    @property
-    def unchanged(self) -> Step:
-        """The condition that the stored one is still this."""
-        return compare(BASE, "CREATE", 0) if self.stored is None else compare(BASE, "VALUE", encode(str(self.stored)))
-
-    @property
-    def lifted(self) -> list[Step]:
-        """The step that stores the one that is needed."""
-        return [] if self.stored == self.wanted else [put(BASE, str(self.wanted))]
+def lifted(numbers: LogBase) -> list[Step]:
+    """Return the step that stores the base of the grant."""
+    return [put(BASE, str(numbers.base))] if numbers.is_new else []
 
 
 class EtcdRequests(Backend):
@@ -47,21 +41,23 @@ class EtcdRequests(Backend):
     base: int | None = None
     _credentials = ""
 
-    def plan_base(self, resource: str, settings: Settings, floor: int, deadline: float) -> Plan[Base]:
+    def plan_base(self, resource: str, settings: Settings, floor: int, deadline: float) -> Plan[LogBase]:
         """Return a base with which the next number exceeds the floor."""
         if self.base is not None and not floor:
-            return Base(self.base, self.base)
+            return LogBase(self.base, self.base)
         answer = yield from self.plan_request(
             "kv/txn", body_of(transaction([], [read(BASE)], [])), resource, settings, deadline
         )
         found, revision = answer.value.keys(0), answer.value.revision
-        stored = int(found[0].value) if found else None
-        clock_us = time.time_ns() // 1000
-        base = (clock_us - revision if self.clock_floor else 0) if stored is None else stored
-        # Only the check, and by the clock alone: all names share the base, so marks must not lift it step by step.
-        next_number(resource, last=0, floor=floor, clock_us=clock_us)
-        self.base = stored
-        return Base(stored, max(base, floor - revision))
+        self.base = int(found[0].value) if found else None
+        return log_base(
+            resource,
+            stored=self.base,
+            position=revision,
+            floor=floor,
+            clock_us=time.time_ns() // 1000,
+            clock_floor=self.clock_floor,
+        )
 
     def plan_keep_alive(self, lease: Lease, resource: str, settings: Settings, deadline: float) -> Plan[float | None]:
         """Give a lease its full ttl, and return the moment before; None: it is over."""

@@ -56,13 +56,14 @@ def log_base(
         position: of the log, read with it or before it. The next write has a higher one.
         floor: a number to exceed, from a storage's mark; 0: none.
         clock_us: a clock in microseconds since 1970; the client's, if the service tells no time.
-        clock_floor: whether the first base is the clock, so that numbers go on above those of other coordinators; or 0.
+        clock_floor: whether the first number is the clock, so that numbers go on above those of other coordinators; or
+            else the first base is 0.
 
     Raises:
         MarkImplausible: the base would be more than 2^50 above the clock, or the numbers are used up. It is compared
             with the clock, and not with the base: marks could raise that step by step, and all names share it.
     """
-    first = stored if stored is not None else clock_us if clock_floor else 0
+    first = stored if stored is not None else max(clock_us - position, 0) if clock_floor else 0
     base = max(first, floor - position)
     ceiling = min(clock_us + PLAUSIBLE_STEP + position, MAX_NUMBER - 1)
     if base + position > ceiling and (base > first or base + position >= MAX_NUMBER):

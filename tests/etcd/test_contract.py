@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -12,6 +12,7 @@ from examples.servers import EtcdServer
 from fencing.etcd.coordinator import EtcdCoordinator
 from fencing.etcd.coordinator_async import AsyncEtcdCoordinator
 from fencing.testing import CoordinatorContract
+from tests.support.etcd import Etcdctl
 
 
 class _OnEtcd(CoordinatorContract):
@@ -25,12 +26,21 @@ class _OnEtcd(CoordinatorContract):
     def make_unreachable(self, **options: Any) -> Any:
         return self.kind([f"http://127.0.0.1:{self.silent.getsockname()[1]}"], **self.options, **options)
 
+    def take_as_another_program(self, name: str) -> Callable[[], object]:
+        program = Etcdctl(self.url, name)
+        self.programs.append(program)
+        assert program.holds.wait(60)
+        return program.end
+
     @pytest.fixture(autouse=True)
     def _server(self, etcd_server: EtcdServer) -> Iterator[None]:
         """The server, and a port that accepts connections, and never answers."""
         self.url = etcd_server.url
+        self.programs: list[Etcdctl] = []
         with socket.create_server(("127.0.0.1", 0)) as self.silent:
             yield
+        for program in self.programs:
+            program.end()
 
 
 @pytest.mark.thorough

@@ -202,3 +202,13 @@ def test_a_second_release_does_not_revoke_a_lease_that_serves_another_lock(etcd:
     assert etcd.plan(coordinator, plan) is False
     etcd.call(held.renew)
     assert etcd.call(held.release)
+
+
+def test_a_lease_that_a_lost_reply_has_made_is_believed_no_longer_than_it_lasts(etcd: EtcdSide) -> None:
+    """Its ttl runs from the first attempt on. It was counted from the second one, which came as "already exists"."""
+    coordinator = etcd.coordinator()
+    faults = with_faults(coordinator)
+    faults.lose("reply", 0, 1)
+    lease = etcd.call(coordinator.acquire, name())
+    assert faults.paths[:3] == ["lease/grant", "lease/grant", "lease/keepalive"]
+    assert etcd.call(lease.release)

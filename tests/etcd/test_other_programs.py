@@ -2,55 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from urllib.parse import quote
 
 import pytest
 
 from examples.servers import EtcdServer
 from fencing import Holder
 from fencing.kernel.fence import new_token
-from tests.support.etcd import EtcdSide
-from tests.support.fixtures import missing
+from tests.support.etcd import Etcdctl, EtcdSide
 
 pytestmark = pytest.mark.thorough  # etcdctl takes its time to start
 
 Lock = Callable[[str], "Etcdctl"]
-
-
-class Etcdctl:
-    """A process of ``etcdctl lock``, which holds the lock until it is ended."""
-
-    def __init__(self, server: EtcdServer, resource: str) -> None:
-        binary = shutil.which("etcdctl")
-        if binary is None:
-            missing("etcdctl", "found no etcdctl on PATH")
-        self._process = subprocess.Popen(
-            [binary, "--endpoints", server.url, "lock", "--ttl", "10", f"fencing/1/lock/{quote(resource, safe=':')}"],
-            env={**os.environ, "ETCDCTL_API": "3"},
-            stdout=subprocess.PIPE,
-        )
-        self.holds = threading.Event()
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        if self._process.stdout.readline():  # the name of its key
-            self.holds.set()
-
-    def end(self) -> None:
-        """End it in order: it gives the lock back."""
-        self._process.terminate()
-        self._process.wait(60)
-        self._reader.join(60)
-        assert self._process.stdout is not None
-        self._process.stdout.close()
 
 
 @pytest.fixture
@@ -59,7 +24,7 @@ def lock(etcd_server: EtcdServer) -> Iterator[Lock]:
     with ExitStack() as stack:
 
         def start(resource: str) -> Etcdctl:
-            started = Etcdctl(etcd_server, resource)
+            started = Etcdctl(etcd_server.url, resource)
             stack.callback(started.end)
             return started
 

@@ -24,7 +24,7 @@ CLOCK = 1_800_000_000_000_000
 
 
 def test_the_base_of_a_new_installation_is_the_clock() -> None:
-    assert log_base("r", stored=None, position=7, floor=0, clock_us=CLOCK) == LogBase(None, CLOCK)
+    assert log_base("r", stored=None, position=7, floor=0, clock_us=CLOCK) == LogBase(None, CLOCK - 7)
     assert log_base("r", stored=None, position=7, floor=0, clock_us=CLOCK, clock_floor=False) == LogBase(None, 0)
     assert log_base("r", stored=None, position=7, floor=0, clock_us=CLOCK).is_new
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
+from urllib.parse import quote
 
 from fencing.etcd.calls import Call, Key, body_of, read_newest, transaction
 from fencing.etcd.coordinator import EtcdCoordinator
@@ -13,6 +18,7 @@ from fencing.etcd.layout import queue_of
 from fencing.kernel.effects import Plan, run, run_async
 from fencing.kernel.retry import NoReply
 from fencing.testing.contract import Contract
+from tests.support.fixtures import missing
 
 Lost = Callable[[Call], str | None]
 """Says what becomes of a request: None: nothing, "request" or "reply": that is lost."""
@@ -120,3 +126,33 @@ class EtcdSide(Contract):
     def close(self) -> None:
         for each in self.made:
             self.call(each.close)
+
+
+class Etcdctl:
+    """A process of ``etcdctl lock``, which holds the lock until it is ended."""
+
+    def __init__(self, url: str, resource: str) -> None:
+        binary = shutil.which("etcdctl")
+        if binary is None:
+            missing("etcdctl", "found no etcdctl on PATH")
+        self._process = subprocess.Popen(
+            [binary, "--endpoints", url, "lock", "--ttl", "10", f"fencing/1/lock/{quote(resource, safe=':')}"],
+            env={**os.environ, "ETCDCTL_API": "3"},
+            stdout=subprocess.PIPE,
+        )
+        self.holds = threading.Event()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        if self._process.stdout.readline():  # the name of its key
+            self.holds.set()
+
+    def end(self) -> None:
+        """End it in order: it gives the lock back."""
+        self._process.terminate()
+        self._process.wait(60)
+        self._reader.join(60)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
