@@ -2434,15 +2434,15 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a-grant-of-etcd-does-not-check-the-base",
         "fencing/etcd/plans.py",
-        '[first, compare(own, "CREATE", place.created), base.unchanged]',
+        '[first, compare(own, "CREATE", place.created), unchanged(numbers)]',
         '[first, compare(own, "CREATE", place.created)]',
         ("tests/etcd/test_numbers.py::test_a_floor_lifts_the_numbers_of_all_coordinators[sync]",),
     ),
     Mutant(
         "a-grant-of-etcd-does-not-check-who-is-before",
         "fencing/etcd/plans.py",
-        '[first, compare(own, "CREATE", place.created), base.unchanged]',
-        '[compare(own, "CREATE", place.created), base.unchanged]',
+        '[first, compare(own, "CREATE", place.created), unchanged(numbers)]',
+        '[compare(own, "CREATE", place.created), unchanged(numbers)]',
         ("tests/etcd/test_leases.py::test_a_refusal_keeps_its_lease[sync]",),
     ),
     Mutant(
