@@ -107,8 +107,9 @@ class EtcdPlans(EtcdReading):
                 read(own),
                 read(BASE),
             ]
+            # Its last write is the one that queued it: a repeated request must not write the grant anew.
             steps = transaction(
-                [first, compare(own, "CREATE", place.created), base.unchanged],
+                [first, compare(own, "MOD", place.created), base.unchanged],
                 [put(own, self._record(token, base, settings), lease.id), *base.lifted],
                 [*([nested(enlist)] if queue and not place.created else []), *reads],
             )
@@ -357,10 +358,11 @@ class EtcdPlans(EtcdReading):
                 continue
             body = b'{"ID":"%d","TTL":"%d"}' % (lease.id, lease.ttl)
             answer = yield from self.plan_of_lease(lease, "lease/grant", body, place.resource, settings, deadline)
-            if not answer.value.refused or answer.repeated:  # "already exists": an earlier attempt has run
+            if answer.repeated or answer.value.refused:
+                place.lose()  # a late attempt would make it again after its end: then a late acquire would find it
+            else:
                 lease.alive_at = answer.sent_at
-                if not answer.value.refused:
-                    return lease
+                return lease
 
     def _plan_forced_lease(self, resource: str, settings: Settings, deadline: float) -> Plan[int]:
         """Return the lease of what is remembered of a forced release."""

@@ -101,6 +101,19 @@ def test_a_lease_with_an_unanswered_request_serves_no_other_lock(etcd: EtcdSide)
     assert etcd.call(other.release)
 
 
+def test_a_lease_whose_making_was_not_answered_is_not_used(etcd: EtcdSide) -> None:
+    """A late attempt makes it again after its end: a late acquire would find it. Found by the exploration."""
+    coordinator, resource = etcd.coordinator(), name()
+    block(etcd, coordinator)
+    coordinator._backend.leases._reset()
+    faults = with_faults(coordinator)
+    faults.lose("request", 0, 1)
+    lease = etcd.call(coordinator.acquire, resource)
+    [key] = etcd.keys(coordinator, resource)
+    assert str(key.lease).encode() not in faults.late[0].body
+    assert etcd.call(lease.release)
+
+
 def test_no_more_than_a_few_leases_are_kept(etcd: EtcdSide) -> None:
     coordinator = etcd.coordinator()
     leases = [etcd.call(coordinator.acquire, name()) for _ in range(MOST_SPARE + 2)]
