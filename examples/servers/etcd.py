@@ -168,9 +168,9 @@ class EtcdCluster:
     def urls(self) -> list[str]:
         return [each.url for each in self.servers]
 
-    def leader(self, among: Sequence[EtcdServer] = ()) -> EtcdServer:
-        """The member that leads; or the one of some members."""
-        for each in among or self.servers:
+    def leader(self) -> EtcdServer:
+        """The member that leads."""
+        for each in self.servers:
             try:
                 said = each.call("maintenance/status", {})
             except OSError:

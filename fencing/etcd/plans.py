@@ -108,8 +108,9 @@ class EtcdPlans(EtcdReading):
                 read(own),
                 read(BASE),
             ]
+            # Its last write is the one that queued it: a repeated request must not write the grant anew.
             steps = transaction(
-                [first, compare(own, "CREATE", place.created), unchanged(numbers)],
+                [first, compare(own, "MOD", place.created), unchanged(numbers)],
                 [put(own, self._record(token, numbers, settings), lease.id), *lifted(numbers)],
                 [*([nested(enlist)] if queue and not place.created else []), *reads],
             )
@@ -358,13 +359,11 @@ class EtcdPlans(EtcdReading):
                 continue
             body = b'{"ID":"%d","TTL":"%d"}' % (lease.id, lease.ttl)
             answer = yield from self.plan_of_lease(lease, "lease/grant", body, place.resource, settings, deadline)
-            if not answer.value.refused:
+            if answer.repeated or answer.value.refused:
+                place.lose()  # a late attempt would make it again after its end: then a late acquire would find it
+            else:
                 lease.alive_at = answer.sent_at
                 return lease
-            if answer.repeated:  # an earlier attempt has made it, and nobody knows when: it is kept alive first
-                lease.alive_at = -math.inf
-            else:
-                place.lose()
 
     def _plan_forced_lease(self, resource: str, settings: Settings, deadline: float) -> Plan[int]:
         """Return the lease of what is remembered of a forced release."""

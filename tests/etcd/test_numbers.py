@@ -14,7 +14,7 @@ from fencing.etcd.calls import Refusal, reply_of
 from fencing.kernel.errors import CoordinatorUnavailable
 from fencing.kernel.fence import new_token
 from fencing.kernel.retry import NoReply
-from tests.support.etcd import EtcdSide
+from tests.support.etcd import EtcdSide, with_faults
 
 
 def name() -> str:
@@ -60,11 +60,38 @@ def test_a_repeated_request_gets_its_number_also_when_the_base_was_lifted(etcd: 
     assert etcd.keys(first, resource) == []
 
 
-def test_the_first_number_is_near_the_clock(etcd: EtcdSide) -> None:
-    coordinator = etcd.coordinator()
-    grant = acquire(etcd, coordinator, name(), new_token())
-    assert abs(grant.number - time.time() * 1e6) < 600e6
+def test_a_waiter_whose_grant_got_no_answer_gets_the_same_number(etcd: EtcdSide) -> None:
+    """Found by the exploration: its key was there before, so the repeated request could write the grant anew."""
+    other, coordinator, resource = etcd.coordinator(), etcd.coordinator(), name()
+    held = acquire(etcd, other, resource, new_token())
+    backend, token = coordinator._backend, new_token()
+
+    def queue(place: Any) -> Any:
+        deadline = backend.clock() + 30
+        plan = backend.plan_queue(resource, token, backend.settings, floor=0, deadline=deadline, place=place)
+        return etcd.plan(coordinator, plan)
+
+    place = queue(None).place
+    release(etcd, other, held)
+    faults = with_faults(coordinator)
+    faults.lose("reply", 0, 1)
+    grant = queue(place)
+    assert len(faults.late) == 1
+    assert etcd.call(other.holder, resource).number == grant.number
+    [key] = etcd.keys(other, resource)
+    assert key.modified - key.created == 2  # the release of the other, and one grant
     release(etcd, coordinator, grant)
+
+
+@pytest.mark.thorough
+def test_the_first_number_is_near_the_clock(fresh_etcd: Any) -> None:
+    for asynchronous in (False, True):
+        side = EtcdSide(asynchronous, [fresh_etcd().url])
+        coordinator = side.coordinator()
+        grant = acquire(side, coordinator, name(), new_token())
+        assert abs(grant.number - time.time() * 1e6) < 600e6
+        release(side, coordinator, grant)
+        side.close()
 
 
 def test_a_floor_that_is_implausible_lifts_nothing(etcd: EtcdSide) -> None:

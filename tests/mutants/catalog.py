@@ -2434,15 +2434,15 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a-grant-of-etcd-does-not-check-the-base",
         "fencing/etcd/plans.py",
-        '[first, compare(own, "CREATE", place.created), unchanged(numbers)]',
-        '[first, compare(own, "CREATE", place.created)]',
+        '[first, compare(own, "MOD", place.created), unchanged(numbers)]',
+        '[first, compare(own, "MOD", place.created)]',
         ("tests/etcd/test_numbers.py::test_a_floor_lifts_the_numbers_of_all_coordinators[sync]",),
     ),
     Mutant(
         "a-grant-of-etcd-does-not-check-who-is-before",
         "fencing/etcd/plans.py",
-        '[first, compare(own, "CREATE", place.created), unchanged(numbers)]',
-        '[compare(own, "CREATE", place.created), unchanged(numbers)]',
+        '[first, compare(own, "MOD", place.created), unchanged(numbers)]',
+        '[compare(own, "MOD", place.created), unchanged(numbers)]',
         ("tests/etcd/test_leases.py::test_a_refusal_keeps_its_lease[sync]",),
     ),
     Mutant(
@@ -2507,6 +2507,20 @@ MUTANTS: tuple[Mutant, ...] = (
         "self.can_go_on = self._parser.should_keep_alive()",
         "pass",
         ("tests/etcd/test_leases.py::test_requests_in_turn_share_one_connection[sync]",),
+    ),
+    Mutant(
+        "a-repeated-grant-of-a-waiter-at-etcd-has-another-number",
+        "fencing/etcd/plans.py",
+        'compare(own, "MOD", place.created)',
+        'compare(own, "CREATE", place.created)',
+        ("tests/etcd/test_numbers.py::test_a_waiter_whose_grant_got_no_answer_gets_the_same_number[sync]",),
+    ),
+    Mutant(
+        "a-lease-of-etcd-whose-making-was-not-answered-is-used",
+        "fencing/etcd/plans.py",
+        "if answer.repeated or answer.value.refused:",
+        "if answer.value.refused and not answer.repeated:",
+        ("tests/etcd/test_leases.py::test_a_lease_whose_making_was_not_answered_is_not_used[sync]",),
     ),
     Mutant(
         "names-of-etcd-are-not-quoted",
