@@ -10,7 +10,6 @@ import pytest
 
 from fencing.etcd import plans
 from fencing.etcd.leases import Leases
-from fencing.etcd.requests import Base
 from tests.explorer import etcd_locks
 from tests.explorer.etcd_locks import LEFT_BEHIND, NOT_GROWING, EtcdScenario, EtcdWorld, acquires, remints
 from tests.explorer.search import explore
@@ -58,7 +57,12 @@ RULES: list[tuple[str, EtcdScenario, str, Callable[[], Any]]] = [
         LEFT_BEHIND,
         lambda: mock.patch.object(Leases, "has_room", anything_serves),
     ),
-    ("a grant checks the base", SAFE[2], NOT_GROWING, lambda: mock.patch.object(Base, "unchanged", NOTHING)),
+    (
+        "a grant checks the base",
+        SAFE[2],
+        NOT_GROWING,
+        lambda: mock.patch.object(plans, "unchanged", return_value=NOTHING),
+    ),
     (
         "a grant checks that nobody is before",
         SAFE[1],
