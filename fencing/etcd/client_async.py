@@ -51,11 +51,7 @@ class AsyncConnections:
             raise RuntimeError("this coordinator was closed; make a new one")
         if isinstance(effect, Wait):
             return await self._wait(effect)
-        try:
-            return await finish(self._ask(effect))
-        finally:
-            if self.closed:
-                await self.close()
+        return await finish(self._ask(effect))
 
     async def _ask(self, call: Call) -> Reply:
         deadline = time.monotonic() + call.timeout
@@ -79,7 +75,7 @@ class AsyncConnections:
             self._endpoints.failed(endpoint)
             raise
         finally:
-            if not connection.used:
+            if self.closed or not connection.used:  # a block may end after the closing
                 connection.close()
             pool.give_back(connection)
 
