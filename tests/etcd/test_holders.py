@@ -55,6 +55,7 @@ def test_a_holder_is_told_who_has_forced_it_out(etcd: EtcdSide) -> None:
         etcd.call(lease.renew)
 
 
+@pytest.mark.thorough
 def test_several_locks_are_held_together(etcd: EtcdSide) -> None:
     coordinator = etcd.coordinator()
     names = [f"several/{new_token()}" for _ in range(3)]

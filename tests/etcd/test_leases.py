@@ -114,6 +114,7 @@ def test_a_lease_whose_making_was_not_answered_is_not_used(etcd: EtcdSide) -> No
     assert etcd.call(lease.release)
 
 
+@pytest.mark.thorough
 def test_no_more_than_a_few_leases_are_kept(etcd: EtcdSide) -> None:
     coordinator = etcd.coordinator()
     leases = [etcd.call(coordinator.acquire, name()) for _ in range(MOST_SPARE + 2)]

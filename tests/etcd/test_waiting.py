@@ -76,6 +76,7 @@ def test_waiters_get_the_lock_in_order_and_one_is_woken_each_time(etcd: EtcdSide
         assert each.paths == ["kv/txn", "kv/txn"]
 
 
+@pytest.mark.thorough
 def test_a_waiter_that_gives_up_leaves_no_key(etcd: EtcdSide) -> None:
     resource, coordinator = name(), etcd.coordinator()
     lease = etcd.call(etcd.coordinator().acquire, resource)
@@ -85,6 +86,7 @@ def test_a_waiter_that_gives_up_leaves_no_key(etcd: EtcdSide) -> None:
     assert etcd.call(lease.release)
 
 
+@pytest.mark.thorough
 def test_more_waiters_than_streams_ask_again_by_themselves(etcd: EtcdSide, monkeypatch: pytest.MonkeyPatch) -> None:
     permits: deque[None] = deque([None])
     monkeypatch.setattr(waiters, "_permits", permits)
@@ -159,6 +161,7 @@ def test_a_waiter_that_has_lost_its_place_takes_another(etcd: EtcdSide, etcd_ser
     assert crowd.join() == [0]
 
 
+@pytest.mark.thorough
 def test_a_cancelled_waiter_leaves_no_key(etcd: EtcdSide) -> None:
     if not etcd.asynchronous:
         pytest.skip("a thread is not cancelled")
