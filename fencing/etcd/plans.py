@@ -26,7 +26,7 @@ from fencing.etcd.layout import BASE, WAITING, Record, forced_key, number_of, ow
 from fencing.etcd.leases import Kept, Lease, Leases, is_fresh
 from fencing.etcd.place import EtcdPlace
 from fencing.etcd.reading import EtcdReading, digest_of, first_of
-from fencing.etcd.requests import lifted, unchanged
+from fencing.etcd.requests import base_in, lifted, unchanged
 from fencing.etcd.waiters import Leave
 from fencing.kernel.effects import Plan
 from fencing.kernel.errors import CoordinatorUnavailable, FencingError, KeptBy
@@ -123,7 +123,7 @@ class EtcdPlans(EtcdReading):
                 self.base = numbers.base
                 return self._granted(place, lease, own, numbers.base, reply.revision)
             [oldest], newest, owns, stored = first_of(reply.keys(-4)), reply.keys(-3), reply.keys(-2), reply.keys(-1)
-            self.base = int(stored[0].value) if stored else None
+            self.base = base_in(stored)
             record = record_of(oldest)
             if oldest is not None and record is not None and record.token == token:  # an earlier attempt has run
                 return (yield from self._plan_found(place, oldest, record, deadline))
@@ -220,7 +220,7 @@ class EtcdPlans(EtcdReading):
                 return self._granted(place, lease, name, numbers.base, reply.revision)
             else:
                 stored = reply.keys(0)
-                self.base = int(stored[0].value) if stored else None
+                self.base = base_in(stored)
         raise CoordinatorUnavailable(f"{resource!r} keeps changing hands; retry", resource=resource)
 
     # Keeping, and giving back

@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
-from fencing.etcd.calls import AUTHENTICATE, Call, Step, body_of, compare, encode, of_leases, put, read, transaction
+from fencing.etcd.calls import (
+    AUTHENTICATE,
+    Call,
+    Key,
+    Step,
+    body_of,
+    compare,
+    encode,
+    of_leases,
+    put,
+    read,
+    transaction,
+)
 from fencing.etcd.layout import BASE
 from fencing.etcd.leases import Lease
 from fencing.kernel.effects import Plan
 from fencing.kernel.errors import CoordinatorUnavailable
+from fencing.kernel.fence import MAX_NUMBER
 from fencing.kernel.retry import Answer
 from fencing.locks.backend import Backend
 from fencing.locks.numbers import LogBase, log_base
@@ -19,6 +33,22 @@ def unchanged(numbers: LogBase) -> Step:
     """Return the condition that the stored base is still the one that was read."""
     stored = numbers.stored
     return compare(BASE, "CREATE", 0) if stored is None else compare(BASE, "VALUE", encode(str(stored)))
+
+
+def base_in(found: Sequence[Key]) -> int | None:
+    """Return the stored base, where the key of the base was read; None: there is none.
+
+    Raises:
+        CoordinatorUnavailable: the key holds no number.
+    """
+    if not found:
+        return None
+    text = found[0].value
+    if not (text.isascii() and text.isdigit() and int(text) <= MAX_NUMBER):
+        raise CoordinatorUnavailable(
+            f"the key {BASE} at etcd holds no number, but {text!r:.40}: delete it, and numbers begin at the clock again"
+        )
+    return int(text)
 
 
 def lifted(numbers: LogBase) -> list[Step]:
@@ -49,7 +79,7 @@ class EtcdRequests(Backend):
             "kv/txn", body_of(transaction([], [read(BASE)], [])), resource, settings, deadline
         )
         found, revision = answer.value.keys(0), answer.value.revision
-        self.base = int(found[0].value) if found else None
+        self.base = base_in(found)
         return log_base(
             resource,
             stored=self.base,
