@@ -243,7 +243,7 @@ class SimulatedRedis:
         its_number, _, owner, _ = self._record_of(keys[1], holder)
         left = self.pttl(keys[0])
         if listener == b"":
-            return b"taken", left, owner or b""
+            return b"taken", left, owner or b"", *self._offered(keys[1], its_number, left)
         self._counter_of(keys[2])
         self._enqueue(keys, args, listener, own_entry)
         recheck = LONGEST_RECHECK_MS
@@ -255,7 +255,11 @@ class SimulatedRedis:
         if queue[0][1] != own_entry:
             recheck += ACCEPT_MS
         ticket = next(score for score, member in queue if member == own_entry)
-        return b"queued", _text_of(ticket), recheck, owner or b""
+        return b"queued", _text_of(ticket), recheck, owner or b"", *self._offered(keys[1], its_number, left)
+
+    def _offered(self, holder_key: str, its_number: bytes | None, left: int) -> tuple[bytes, ...]:
+        is_offer = its_number is None and 0 <= left <= ACCEPT_MS
+        return (b"offered",) if is_offer and _OFFER.fullmatch(self.get(holder_key) or b"") else ()
 
     def _acquire_free(self, keys: Sequence[str], args: Sequence[bytes]) -> bytes | None:
         if len(args) > 6:  # it has a ticket: an offer is accepted
