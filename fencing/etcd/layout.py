@@ -21,7 +21,9 @@ PREFIX = "fencing/1/"
 LOCKS = PREFIX + "lock/"
 
 BASE = PREFIX + "base"
-"""The key of the number that is added to the revision of a grant. All locks of an installation share it."""
+"""The key of the number that is added to the revision of a grant. All locks of an installation share it.
+
+It also tells the version. Each grant compares its value, so a version that writes another form stops this one."""
 
 WAITING = "waiting"
 """The value of a waiter's key. A holder's is a record; that of etcd's own recipe is empty."""
@@ -34,15 +36,18 @@ class Record(NamedTuple):
         token: of the grant.
         base: is kept with the grant. Read anew, a repeated request would get another number.
         owner: its label.
-        granted_at: by the clock of the client, in seconds since 1970. etcd tells no time.
+        granted_us: when, by the clock of the client, in microseconds since 1970. etcd tells no time.
         former: the lease of the grant that this one has replaced; 0: none.
+        released_us: when the holder has released a lock that stays taken until its lease ends; 0: it has not. No
+            coordinator of this version writes it.
     """
 
     token: str
     base: int
     owner: str
-    granted_at: float
+    granted_us: int
     former: int = 0
+    released_us: int = 0
 
     @property
     def text(self) -> str:
@@ -55,8 +60,8 @@ def record_of(key: Key | None) -> Record | None:
     if key is None or not key.value.startswith("["):
         return None
     try:
-        token, base, owner, granted_at, former, *_ = json.loads(key.value)
-        return Record(str(token), int(base), str(owner), float(granted_at), int(former))
+        token, base, owner, granted_us, former, released_us, *_ = json.loads(key.value)
+        return Record(str(token), int(base), str(owner), int(granted_us), int(former), int(released_us))
     except (ValueError, TypeError):
         return None
 

@@ -375,7 +375,7 @@ class EtcdPlans(EtcdReading):
     # Grants
 
     def _record(self, token: str, numbers: LogBase, settings: Settings, former: int = 0) -> str:
-        return Record(token, numbers.base, settings.owner_label, time.time(), former).text
+        return Record(token, numbers.base, settings.owner_label, time.time_ns() // 1000, former).text
 
     def _granted(self, place: EtcdPlace, lease: Lease, key: str, base: int, modified: int) -> Grant:
         """Return the grant of a key. Its lease may serve another lock later, unless an attempt was not answered."""

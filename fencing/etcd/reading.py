@@ -65,8 +65,9 @@ class EtcdReading(EtcdRequests):
         remaining = float(min(left + 1, int(answer.value.message["grantedTTL"])))
         if record is None:
             return Holder(None, None, None, remaining, digest_of(key))
-        held_for = max(0.0, time.time() - record.granted_at)
-        return Holder(record.owner, number_of(key, record), held_for, remaining, digest_of(key))
+        held_for = max(0.0, time.time() - record.granted_us / 1_000_000)
+        is_released = record.released_us > 0
+        return Holder(record.owner, number_of(key, record), held_for, remaining, digest_of(key), is_released)
 
     def plan_forced_by(self, fence: Fence, settings: Settings, *, deadline: float) -> Plan[str | None]:
         """Tell who forced the lock: see ``RemembersForce`` in ``fencing/locks/capabilities.py``."""

@@ -39,14 +39,15 @@ def base_in(found: Sequence[Key]) -> int | None:
     """Return the stored base, where the key of the base was read; None: there is none.
 
     Raises:
-        CoordinatorUnavailable: the key holds no number.
+        CoordinatorUnavailable: the key holds no number, or a newer version has written it.
     """
     if not found:
         return None
     text = found[0].value
     if not (text.isascii() and text.isdigit() and int(text) <= MAX_NUMBER):
         raise CoordinatorUnavailable(
-            f"the key {BASE} at etcd holds no number, but {text!r:.40}: delete it, and numbers begin at the clock again"
+            f"the key {BASE} at etcd holds no number of this version, but {text!r:.40}. If a newer version of this "
+            f"library has written it, upgrade this program; if it is damaged, delete it, and numbers begin at the clock"
         )
     return int(text)
 
