@@ -24,6 +24,14 @@ _MAY_HAVE_RUN = {_CANCELLED: True, _TIMEOUT: True, _EXHAUSTED: False, _UNAVAILAB
 _NEVER_RAN = ("no leader", "too many requests", "learner", "not capable", "space exceeded")
 """Parts of messages of requests that etcd has refused before it wrote anything."""
 
+_HINTS = {
+    "database space exceeded": "compact and defragment it, or raise its quota; then `etcdctl alarm disarm`",
+    "permission denied": "grant its user readwrite on the keys that begin with fencing/1/",
+    "user name is empty": "pass user and password",
+    "authentication is not enabled": "leave out user and password, or enable it",
+}
+"""The next step after a refusal, by a part of its message."""
+
 MOST_DETAIL = 200
 
 
@@ -209,6 +217,7 @@ def reply_of(status: int, content: bytes, address: str) -> Reply:
     code = int(body.get("code") or body.get("grpc_code") or 0)
     text = str(body.get("message") or body.get("error") or content.decode(errors="replace").strip())[:MOST_DETAIL]
     text = text or f"HTTP {status}"
+    text += "".join(f": {hint}" for part, hint in _HINTS.items() if part in text)
     if code in (_NOT_FOUND, _PRECONDITION):
         return Reply((), Refusal(text))
     if code == _UNAUTHENTICATED or "invalid auth token" in text:
@@ -217,5 +226,8 @@ def reply_of(status: int, content: bytes, address: str) -> Reply:
         may_have_run = _MAY_HAVE_RUN.get(code, True) and not any(part in text for part in _NEVER_RAN)
         raise NoReply(ConnectionError(text), may_have_run=may_have_run, is_answer=True)
     if status == 404 and not code:
-        text = f"{text}; it is no etcd of version 3.4 or later"
+        text = (
+            f"{text}; it is no etcd of version 3.4 or later, or its gateway is off (--enable-grpc-gateway), or this is "
+            f"the port for its peers"
+        )
     raise CoordinatorUnavailable(f"etcd at {address} refused the request: {text}", address=address)

@@ -23,7 +23,7 @@ class EtcdBackend(EtcdPlans):
 
     def __init__(self, endpoints: Endpoints, user: tuple[str, str] | None, *, clock_floor: bool) -> None:
         self.clock_floor = check_flag(clock_floor, "clock_floor")
-        self.user, self.leases = user, Leases()
+        self.user, self.leases, self.members = user, Leases(), len(endpoints.all)
         self._connections = Connections(endpoints)
         self.address = self.location = endpoints.address
 

@@ -73,10 +73,14 @@ def _check(endpoints: Any, kind: str) -> list[Endpoint]:
         if parts.username is not None or parts.password is not None:
             raise ValueError(f"pass user and password as such, and not in the URL of {host!r:.100}")
         if parts.path.strip("/") or parts.query or parts.fragment:
-            raise ValueError(f"an endpoint has no path: 'http://localhost:2379', not {url!r:.100}")
+            raise ValueError(f"an endpoint has no path and no query: 'http://localhost:2379', not {url!r:.100}")
+        if port == 0:
+            raise ValueError(f"an endpoint has a port of 1 or more, not {url!r:.100}")
         found.append(Endpoint(host, port or DEFAULT_PORT, parts.scheme == "https"))
     if not found:
         raise ValueError("endpoints must name at least one server, such as 'http://localhost:2379'")
+    if len({each.tls for each in found}) > 1:
+        raise ValueError("endpoints are all http:// or all https://: a password would go in the clear to some of them")
     return found
 
 
@@ -106,14 +110,17 @@ def check_user(user: Any, password: Any) -> tuple[str, str] | None:
 def connect_failure(error: Exception, endpoint: Endpoint, address: str) -> Exception:
     """Return what an error of connecting means."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        text = f"the certificate of etcd at {endpoint.url} is not trusted: {error.verify_message}; pass tls="
+        text = (
+            f"the certificate of etcd at {endpoint.url} is not trusted: {error.verify_message}; pass a tls= that "
+            f"trusts its authority, and an endpoint with a name that is in the certificate"
+        )
         return CoordinatorUnavailable(text, address=address)
     if isinstance(error, ssl.SSLError):
         reason = error.reason or str(error)
-        text = f"TLS with etcd at {endpoint.url} failed: {reason}; check https, and the client's certificate"
+        text = f"TLS with etcd at {endpoint.url} failed: {reason}; is it http://? Check the client's certificate, too"
         return CoordinatorUnavailable(text, address=address)
     if endpoint.tls and isinstance(error, ConnectionError) and not isinstance(error, ConnectionRefusedError):
-        text = f"TLS with etcd at {endpoint.url} was broken off; check https, and the client's certificate"
+        text = f"TLS with etcd at {endpoint.url} was broken off; is it http://? Check the client's certificate, too"
         return NoReply(ConnectionError(text), may_have_run=False)
     return NoReply(error, may_have_run=False)
 

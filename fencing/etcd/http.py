@@ -11,7 +11,7 @@ import httptools
 MOST_BYTES = 64 * 2**20
 """The longest reply that is read."""
 
-CLOSED = "the server closed the connection before its reply; if it does so each time, check http or https"
+CLOSED = "the server closed the connection before its reply; if it does so each time, is it an etcd, and http or https?"
 
 
 def request_of(path: str, body: bytes, host: str, credentials: str) -> bytes:

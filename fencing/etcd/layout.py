@@ -14,6 +14,7 @@ from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 from fencing.etcd.calls import Key
+from fencing.kernel.fence import Fence
 
 PREFIX = "fencing/1/"
 """What all keys begin with; 1 is the version of the layout."""
@@ -61,9 +62,11 @@ def record_of(key: Key | None) -> Record | None:
         return None
     try:
         token, base, owner, granted_us, former, released_us, *_ = json.loads(key.value)
-        return Record(str(token), int(base), str(owner), int(granted_us), int(former), int(released_us))
-    except (ValueError, TypeError):
+        found = Record(str(token), int(base), str(owner), int(granted_us), int(former), int(released_us))
+        Fence("a", number_of(key, found), found.token)  # its form
+    except (ValueError, TypeError, OverflowError, RecursionError):
         return None
+    return found
 
 
 def number_of(key: Key, record: Record) -> int:

@@ -30,7 +30,7 @@ class Lease:
 
     Attributes:
         id: its number at etcd.
-        ttl: whole seconds.
+        ttl: whole seconds; of a lease that another call has made, no more than etcd tells.
         alive_at: the moment before the last request that gave it its full ttl, and was answered.
         is_clean: no request of it is unanswered.
         serves: the key of its lock, and the revision of the grant; None: it serves no lock.
@@ -54,12 +54,15 @@ class Kept(NamedTuple):
         key: its name.
         modified: the revision of the write that made the grant.
         renewals: how many there were, as a list of one number: two threads may change it.
+        release: has one item, until a release takes it. That one decides what becomes of the lease. Another one at the
+            same time must not revoke it: it may serve the next lock by then.
     """
 
     lease: Lease
     key: str
     modified: int
     renewals: list[int]
+    release: list[None]
 
     @property
     def is_served(self) -> bool:

@@ -242,7 +242,6 @@ class EtcdPlans(EtcdReading):
         body = of_leases([each.lease.id for each in served])
         answer = yield from self.plan_request("lease/keepalive", body, about, settings, deadline)
         alive = {int(each["ID"]): "TTL" in each for each in answer.value.messages}
-        until = settings.deadline(answer.sent_at)
         for each in clean:
             each.lease.is_clean = not answer.repeated and each.lease.id in alive
         missing = self.unanswered(about, NoReply(ConnectionError("the reply was cut short"), may_have_run=True))
@@ -254,6 +253,7 @@ class EtcdPlans(EtcdReading):
                 results.append(missing)
             else:
                 each.lease.alive_at = answer.sent_at
+                until = _believed_until(each.lease, settings, answer.sent_at)
                 results.append(until if alive[each.lease.id] else None)
         return results
 
@@ -282,17 +282,27 @@ class EtcdPlans(EtcdReading):
         if kept is None:
             return (yield from self._plan_release_fence(grant, settings, deadline))
         resource, lease = grant.resource, kept.lease
-        if kept.is_served and not self.leases.has_room(lease):
-            return (yield from self._plan_revoked(lease.id, resource, settings, deadline))
-        condition = compare(kept.key, "MOD", kept.modified)
-        steps = transaction([condition], [delete(kept.key)], [])
-        answer = yield from self.plan_request("kv/txn", body_of(steps), resource, settings, deadline, is_release=True)
-        if answer.repeated:
-            lease.is_clean = False
-        freed: bool = answer.value.succeeded or answer.repeated
-        if kept.is_served and not (freed and self.leases.give_back(lease)):
-            yield from self._plan_revoke(lease.id, resource, settings, deadline)
-        return freed
+        try:
+            kept.release.pop()
+            decides = True
+        except IndexError:
+            decides = False
+        try:
+            if decides and kept.is_served and not self.leases.has_room(lease):
+                return (yield from self._plan_revoked(lease.id, resource, settings, deadline))
+            condition = compare(kept.key, "MOD", kept.modified)
+            body = body_of(transaction([condition], [delete(kept.key)], []))
+            answer = yield from self.plan_request("kv/txn", body, resource, settings, deadline, is_release=True)
+            if answer.repeated:
+                lease.is_clean = False
+            freed: bool = answer.value.succeeded or answer.repeated
+            if decides and kept.is_served and not (freed and self.leases.give_back(lease)):
+                yield from self._plan_revoke(lease.id, resource, settings, deadline)
+            return freed
+        except BaseException:
+            if decides:
+                kept.release.append(None)  # it will be repeated
+            raise
 
     def _plan_release_fence(self, fence: GrantOrFence, settings: Settings, deadline: float) -> Plan[bool]:
         """Free the lock of a token: of a request that was not answered, or of another process."""
@@ -334,11 +344,14 @@ class EtcdPlans(EtcdReading):
         self, lease: Lease | None, token: str, resource: str, settings: Settings, deadline: float
     ) -> Plan[None]:
         """Keep a lease that has taken nothing for the next lock, or revoke it."""
-        if lease is not None and self.leases.give_back(lease):
-            self.leases.forget(token)
-        elif lease is not None:
-            yield from self._plan_revoke(lease.id, resource, settings, deadline)
-            self.leases.forget(token)
+        if lease is None:
+            return
+        if self.leases.has_room(lease):
+            self.leases.forget(token)  # first: a release of the token would revoke what serves another lock by then
+            if self.leases.give_back(lease):
+                return
+        yield from self._plan_revoke(lease.id, resource, settings, deadline)
+        self.leases.forget(token)
 
     # Requests of leases
 
@@ -381,8 +394,8 @@ class EtcdPlans(EtcdReading):
         """Return the grant of a key. Its lease may serve another lock later, unless an attempt was not answered."""
         self.leases.forget(place.token)
         lease.serves = key, modified
-        until = place.settings.deadline(lease.alive_at)
-        return Grant(place.resource, base + modified, place.token, until, Kept(lease, key, modified, [0]))
+        until = _believed_until(lease, place.settings, lease.alive_at)
+        return Grant(place.resource, base + modified, place.token, until, Kept(lease, key, modified, [0], [None]))
 
     def _unknown_lease(self, key: Key, settings: Settings) -> Lease:
         """Return the lease of a key that an earlier call has made, or another client with the same token."""
@@ -390,6 +403,15 @@ class EtcdPlans(EtcdReading):
         lease = Lease(math.ceil(settings.ttl))
         lease.id, lease.is_clean = key.lease, False
         return lease
+
+
+def _believed_until(lease: Lease, settings: Settings, sent_at: float) -> float:
+    """Return until when a lease is believed to last, if a request that was sent then gave it its full ttl.
+
+    An earlier call of the same token, with a shorter ttl, may have made it.
+    """
+    assert settings.ttl is not None
+    return settings.deadline(sent_at) - max(settings.ttl - lease.ttl, 0.0)
 
 
 def _who_keeps_it(first: Key, record: Record | None) -> tuple[str | None, KeptBy | None]:

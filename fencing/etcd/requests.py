@@ -28,6 +28,11 @@ from fencing.locks.backend import Backend
 from fencing.locks.numbers import LogBase, log_base
 from fencing.locks.settings import Settings
 
+MOST_DIGITS = len(str(MAX_NUMBER))
+
+LEAST_SHARE_SECONDS = 0.25
+"""The least time for one member of several, however little a call has left."""
+
 
 def unchanged(numbers: LogBase) -> Step:
     """Return the condition that the stored base is still the one that was read."""
@@ -44,7 +49,7 @@ def base_in(found: Sequence[Key]) -> int | None:
     if not found:
         return None
     text = found[0].value
-    if not (text.isascii() and text.isdigit() and int(text) <= MAX_NUMBER):
+    if not (len(text) <= MOST_DIGITS and text.isascii() and text.isdigit() and str(min(int(text), MAX_NUMBER)) == text):
         raise CoordinatorUnavailable(
             f"the key {BASE} at etcd holds no number of this version, but {text!r:.40}. If a newer version of this "
             f"library has written it, upgrade this program; if it is damaged, delete it, and numbers begin at the clock"
@@ -68,6 +73,8 @@ class EtcdRequests(Backend):
     clock_floor: bool = True
     user: tuple[str, str] | None = None
     """Name and password."""
+    members: int = 1
+    """How many may be asked."""
 
     base: int | None = None
     _credentials = ""
@@ -97,7 +104,7 @@ class EtcdRequests(Backend):
         messages = answer.value.messages
         if not messages or "TTL" not in messages[0]:
             return None
-        lease.alive_at = answer.sent_at
+        lease.ttl, lease.alive_at = min(lease.ttl, int(messages[0]["TTL"])), answer.sent_at
         return lease.alive_at
 
     def plan_of_lease(
@@ -141,6 +148,8 @@ class EtcdRequests(Backend):
         """Make a request, and repeat it until it is answered. Log in where the credentials are missing or expired."""
 
         def attempt(timeout: float, last: bool) -> Call:
+            if self.members > 1:  # one that is silent leaves half of the time for the next one
+                timeout = min(timeout, max((deadline - self.clock()) / 2, LEAST_SHARE_SECONDS))
             return Call(path, body, timeout, is_release, self._credentials)
 
         if self.user is not None and not self._credentials:

@@ -228,7 +228,7 @@ def check_capabilities(backend: Backend, settings: Settings, own_ttl: float | No
             f"raise longest_ttl for all coordinators of its nodes, or lower the ttl"
         )
     if settings.max_waiters is not None and not isinstance(backend, CountsWaiters):
-        raise TypeError(f"{kind} has no queue whose waiters it could count; remove max_waiters")
+        raise TypeError(f"{kind} cannot count those who wait; remove max_waiters")
     if settings.renew and not isinstance(backend, RenewsGrants):
         raise TypeError(f"{kind} cannot renew leases; pass renew=False, and a ttl that outlasts the work")
     if isinstance(backend, RenewsSession):

@@ -74,11 +74,13 @@ def listen_once(target: Any, name: str, function: Callable[..., object]) -> None
 def is_hooked(engine: Engine) -> bool:
     """Return whether the engine asks here before it connects.
 
-    It does not where it has a function that connects (``creator``), or a pool of the user's. SQLAlchemy's own function
-    is known by an attribute of the pool (seen in 2.0 and 2.1). Without that, an engine is known once it has asked.
+    It does not where it has a function that connects (``creator``, or an earlier hook), or a pool of the user's.
+    SQLAlchemy's own function is known by an attribute of the pool (seen in 2.0 and 2.1). Without that, an engine is
+    known once it has asked.
     """
     own = getattr(engine.pool, "_creator", None)
-    return getattr(own, "__module__", "") == _CREATOR or engine.dialect in _hooked
+    asked_first = next(iter(engine.dialect.dispatch.do_connect), None) is _connect
+    return (asked_first and getattr(own, "__module__", "") == _CREATOR) or engine.dialect in _hooked
 
 
 @contextmanager

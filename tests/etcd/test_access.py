@@ -84,7 +84,7 @@ def test_certificates_of_both_sides(fresh_etcd: Start, certificates: Path, sides
         for tls, text in ((trusted, "certificate"), (None, "is not trusted")):
             with pytest.raises(CoordinatorUnavailable, match=text):
                 side.call(side.coordinator(urls=[server.url], tls=tls).try_acquire, name())
-        with pytest.raises(CoordinatorUnavailable, match="check http or https"):
+        with pytest.raises(CoordinatorUnavailable, match="is it an etcd, and http or https"):
             side.call(side.coordinator(urls=[server.url.replace("https", "http")]).try_acquire, name())
 
 

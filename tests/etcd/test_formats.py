@@ -48,6 +48,20 @@ def test_a_lock_with_a_waiter(etcd: EtcdSide) -> None:
     assert etcd.call(lease.release)
 
 
-@pytest.mark.parametrize("value", ["", "waiting", "[", "[1]", "{}", '["a", "b", "c", "d", "e", "f"]'])
+@pytest.mark.parametrize(
+    "value",
+    [
+        "",
+        "waiting",
+        "[",
+        "[" * 100_000,
+        "[1]",
+        "{}",
+        '["a", "b", "c", "d", "e", "f"]',
+        f'["{TOKEN}", 1e999, "", 1, 0, 0]',
+        RELEASED.replace("aa", ""),
+        RELEASED.replace("1795313443589299", "-9"),
+    ],
+)
 def test_what_is_no_record_is_another_programs(value: str) -> None:
     assert record_of(Key("fencing/1/lock/orders:42/1", value, 5, 7, 1)) is None

@@ -226,3 +226,35 @@ def test_a_lease_that_a_lost_reply_has_made_serves_no_lock(etcd: EtcdSide) -> No
     lease = etcd.call(coordinator.acquire, name())
     assert faults.paths[:4] == ["lease/grant", "lease/grant", "lease/grant", "kv/txn"]
     assert etcd.call(lease.release)
+
+
+def test_a_repeated_request_is_believed_no_longer_than_its_lease(etcd: EtcdSide) -> None:
+    """The first one had made the lease, with its own ttl: the second one believed in 30 seconds."""
+    first, second, resource = etcd.coordinator(ttl=4), etcd.coordinator(ttl=30), name()
+    fence = etcd.call(etcd.call(first.acquire, resource).detach)
+    token = new_token()
+    for coordinator in (first, second):
+        backend = coordinator._backend
+        plan = backend.plan_remint(fence, token, backend.settings, floor=0, deadline=backend.clock() + 30)
+        grant = etcd.plan(coordinator, plan)
+        assert 0 < grant.deadline - backend.clock() <= 4
+    [renewed] = etcd.plan(second, backend.plan_renew([grant], backend.settings, deadline=backend.clock() + 30))
+    assert 0 < renewed - backend.clock() <= 4
+    assert etcd.plan(second, backend.plan_release(grant, backend.settings, deadline=backend.clock() + 30))
+
+
+def test_of_two_releases_one_decides_what_becomes_of_the_lease(etcd: EtcdSide) -> None:
+    """The other one had found its key gone, and revoked a lease that served another lock by then."""
+    coordinator, resource, token = etcd.coordinator(), name(), new_token()
+    backend = coordinator._backend
+    settings, deadline = backend.settings, backend.clock() + 30
+    grant = etcd.plan(coordinator, backend.plan_acquire(resource, token, settings, floor=0, deadline=deadline))
+    faults = with_faults(coordinator)
+    first = backend.plan_release(grant, settings, deadline=deadline)
+    effect = next(first)  # it decides; its request is under way
+    assert etcd.plan(coordinator, backend.plan_release(grant, settings, deadline=deadline))
+    assert faults.paths == ["kv/txn"]
+    first.close()  # it was interrupted, and is repeated
+    assert effect.path == "kv/txn"
+    assert not etcd.plan(coordinator, backend.plan_release(grant, settings, deadline=deadline))
+    assert faults.paths == ["kv/txn", "kv/txn", "lease/revoke"]

@@ -147,7 +147,7 @@ def test_what_an_answer_means(status: int, body: bytes, expected: Any) -> None:
         assert (raised.value.is_answer, raised.value.may_have_run) == expected
 
 
-@pytest.mark.parametrize("value", ["", "seven", "7 v2", "-7", "7.0", "\u0667", str(2**53)])
+@pytest.mark.parametrize("value", ["", "seven", "7 v2", "007", "9" * 5000, "-7", "7.0", "\u0667", str(2**53)])
 def test_a_base_that_is_no_number_is_named(value: str) -> None:
     """It was a bare ValueError."""
     with pytest.raises(CoordinatorUnavailable, match="fencing/1/base at etcd holds no number of this version"):

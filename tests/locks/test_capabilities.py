@@ -55,7 +55,7 @@ def test_memory_has_no_session() -> None:
 def test_waiters_that_are_not_counted_are_not_limited() -> None:
     poor = without("counts_waiters")
     for make in (poor, poor().lock):
-        with pytest.raises(TypeError, match="Poor has no queue whose waiters it could count; remove max_waiters"):
+        with pytest.raises(TypeError, match="Poor cannot count those who wait; remove max_waiters"):
             make(*(["r"] if make is not poor else []), max_waiters=3)
 
 

@@ -50,7 +50,7 @@ def test_the_error_of_several_locks_has_the_number_too(side: MemorySide) -> None
 
 def test_a_service_without_a_queue_refuses_the_option() -> None:
     clients = [redis.Redis(host="127.0.0.1", port=port) for port in (1, 2, 3)]
-    with pytest.raises(TypeError, match="RedlockCoordinator has no queue whose waiters it could count"):
+    with pytest.raises(TypeError, match="RedlockCoordinator cannot count those who wait"):
         RedlockCoordinator(clients, max_waiters=3)
     with pytest.raises(TypeError, match="remove max_waiters"):
         RedlockCoordinator(clients).lock("r", max_waiters=3)

@@ -710,7 +710,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "an-engine-that-has-connected-before-its-guard-takes-a-thread-for-each-write",
         "fencing/sql/connecting.py",
-        'getattr(own, "__module__", "") == _CREATOR or engine.dialect in _hooked',
+        '(asked_first and getattr(own, "__module__", "") == _CREATOR) or engine.dialect in _hooked',
         "engine.dialect in _hooked",
         ("tests/sql/test_lending.py::test_a_connection_that_lies_idle_needs_no_other_thread",),
     ),
@@ -2404,9 +2404,23 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/etcd/test_leases.py::test_a_renewal_of_a_released_grant_does_not_keep_the_next_lock[sync]",),
     ),
     Mutant(
+        "two-releases-of-etcd-both-decide-what-becomes-of-the-lease",
+        "fencing/etcd/plans.py",
+        "decides = False",
+        "decides = True",
+        ("tests/etcd/test_leases.py::test_of_two_releases_one_decides_what_becomes_of_the_lease[sync]",),
+    ),
+    Mutant(
+        "a-repeated-request-to-etcd-is-believed-for-the-ttl-that-it-asks-for",
+        "fencing/etcd/plans.py",
+        "settings.deadline(sent_at) - max(settings.ttl - lease.ttl, 0.0)",
+        "settings.deadline(sent_at)",
+        ("tests/etcd/test_leases.py::test_a_repeated_request_is_believed_no_longer_than_its_lease[sync]",),
+    ),
+    Mutant(
         "a-second-release-revokes-the-lease-of-another-lock",
         "fencing/etcd/plans.py",
-        "if kept.is_served and not self.leases.has_room(lease):",
+        "if decides and kept.is_served and not self.leases.has_room(lease):",
         "if not self.leases.has_room(lease):",
         ("tests/etcd/test_leases.py::test_a_second_release_does_not_revoke_a_lease_that_serves_another_lock[sync]",),
     ),

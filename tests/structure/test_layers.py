@@ -140,7 +140,7 @@ ROOMS = {
     "fencing.sql.errors": Room(),
     "fencing.etcd": Room((KERNEL, LOCKS), ("httptools",)),
     "fencing.etcd.calls": Room((KERNEL,)),
-    "fencing.etcd.layout": Room(("fencing.etcd.calls",)),
+    "fencing.etcd.layout": Room((KERNEL, "fencing.etcd.calls")),
     "fencing.etcd.leases": Room((KERNEL,)),
     "fencing.etcd.waiters": Room((KERNEL, "fencing.etcd.calls")),
     "fencing.etcd.requests": Room((KERNEL, LOCKS, *ETCD_DATA)),
