@@ -44,6 +44,16 @@ def test_another_member_serves_where_one_does_not(etcd: EtcdSide, two: tuple[Pro
 
 
 @pytest.mark.thorough
+def test_a_silent_member_leaves_time_for_the_next_one(etcd: EtcdSide, two: tuple[Proxy, list[str]]) -> None:
+    """It had all the time of a call that was shorter than a third of the ttl, and the call failed."""
+    proxy, urls = two
+    coordinator = etcd.coordinator(urls=urls, ttl=20)
+    proxy.silence()
+    lease = etcd.call(coordinator.acquire, name(), timeout=4)
+    assert etcd.call(lease.release)
+
+
+@pytest.mark.thorough
 @pytest.mark.parametrize("fault", ["refuse", "silence", "drip"])
 def test_a_request_ends_at_its_time_however_the_server_fails(
     etcd: EtcdSide, etcd_server: EtcdServer, fault: str
