@@ -46,15 +46,24 @@ _ENGINE = text(
 
 
 class _Table(NamedTuple):
-    """A mark table that was found: its schema, and whether it has the partition. Tables of earlier versions do not."""
+    """A mark table that was found.
+
+    Args:
+        schema: of it.
+        is_partitioned: it has the partition. Tables of earlier versions do not.
+        is_innodb: its engine need not be looked up, because each statement names the partition. On MySQL 8 and later,
+            InnoDB and NDB alone have partitions, and both have transactions:
+            https://dev.mysql.com/doc/refman/8.4/en/partitioning-limitations-storage-engines.html
+    """
 
     schema: str
     is_partitioned: bool
+    is_innodb: bool
 
 
 @cache
 def _statements_of(found: _Table) -> MySQLStatements:
-    return statements_on_mysql(_full_name(found), found.schema)
+    return statements_on_mysql(_full_name(found), found.schema, is_innodb=found.is_innodb)
 
 
 @cache
@@ -93,6 +102,7 @@ class MySQLMarks(Marks):
         )
         super().__init__(metadata, actual_schema or schema)
         self._partitioned: frozenset[str] = frozenset()
+        self._partitions_are_innodb = False
 
     def create(self, connection: Connection, seconds: float) -> None:
         """Create the table and its floor row where they are missing, as :meth:`Marks.create` does.
@@ -139,6 +149,8 @@ class MySQLMarks(Marks):
             return found.get(f"version of {table}", {}).get(schema, "")
 
         self._partitioned = frozenset(found.get("partition", ()))
+        version_info = connection.dialect.server_version_info or (0,)
+        self._partitions_are_innodb = not MySQL.is_mariadb(connection) and version_info >= (8,)
         everywhere = {
             name: Versions(
                 version(TABLE, name),
@@ -153,7 +165,8 @@ class MySQLMarks(Marks):
         return _located(self._table_in(schema))
 
     def _table_in(self, schema: str) -> _Table:
-        return _Table(schema, schema in self._partitioned)
+        is_partitioned = schema in self._partitioned
+        return _Table(schema, is_partitioned, is_partitioned and self._partitions_are_innodb)
 
     def bounded(
         self, connection: Connection, seconds: float, *, caller_block: bool = False

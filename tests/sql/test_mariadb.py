@@ -560,6 +560,27 @@ def test_a_savepoint_shows_a_table_without_transactions(shop: Shop, engine: str,
                 use()
 
 
+@pytest.mark.thorough
+def test_mysql_has_no_partitions_without_transactions(shop: Shop) -> None:
+    """So the engine is not looked up for each check. That took longer than all the rest of it."""
+    shop.way.needs_mysql("such partitions")
+    shop.way.spoil()
+    shop.guard.claim(MINE)
+    asked: list[str] = []
+    event.listen(shop.guard._engine, "before_cursor_execute", lambda *hook: asked.append(hook[2]))
+    assert shop.guard.write(MINE, ADD) == 1
+    assert asked
+    assert not [each for each in asked if "information_schema" in each]
+    with pytest.raises(DBAPIError):
+        shop.sql("ALTER TABLE fencing_marks ENGINE = MyISAM")
+    shop.sql("ALTER TABLE fencing_marks REMOVE PARTITIONING")
+    shop.sql("ALTER TABLE fencing_marks ENGINE = MyISAM")
+    for guard in (shop.guard, SQLAlchemyGuard(shop.connect(shop.url))):
+        with pytest.raises((GuardNotEnforceable, GuardUnavailable)):
+            guard.write(MINE, ADD)
+    assert shop.total == 1
+
+
 def test_the_columns_are_binary(shop: Shop) -> None:
     kinds = text(
         "SELECT column_name AS column_name, data_type AS data_type FROM information_schema.columns "

@@ -154,6 +154,11 @@ class Way:
     def is_mysql(self) -> bool:
         return isinstance(self._server, MariaDBServer) and not self._server.is_mariadb
 
+    def needs_mysql(self, what: str) -> None:
+        """Skip the test on MariaDB, which does not have this."""
+        if not self.is_mysql:
+            pytest.skip(f"MariaDB has no {what}")
+
     def needs_mariadb(self, what: str) -> None:
         """Skip the test on MySQL, which does not have this."""
         if self.is_mysql:
