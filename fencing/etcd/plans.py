@@ -289,6 +289,7 @@ class EtcdPlans(EtcdReading):
             decides = False
         try:
             if decides and kept.is_served and not self.leases.has_room(lease):
+                lease.is_clean = False  # first: without an answer, it may be revoked when it serves another lock
                 return (yield from self._plan_revoked(lease.id, resource, settings, deadline))
             condition = compare(kept.key, "MOD", kept.modified)
             body = body_of(transaction([condition], [delete(kept.key)], []))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 import pytest
@@ -258,3 +259,19 @@ def test_of_two_releases_one_decides_what_becomes_of_the_lease(etcd: EtcdSide) -
     assert effect.path == "kv/txn"
     assert not etcd.plan(coordinator, backend.plan_release(grant, settings, deadline=deadline))
     assert faults.paths == ["kv/txn", "kv/txn", "lease/revoke"]
+
+
+def test_a_lease_whose_revocation_got_no_answer_serves_no_other_lock(etcd: EtcdSide) -> None:
+    """There was no room for it, and then there was: it was kept, and the revocation could still arrive."""
+    coordinator, resource = etcd.coordinator(), name()
+    backend = coordinator._backend
+    settings, deadline = backend.settings, backend.clock() + 30
+    grant = etcd.plan(coordinator, backend.plan_acquire(resource, new_token(), settings, floor=0, deadline=deadline))
+    spare = backend.leases._spare.setdefault(grant.kept.lease.ttl, deque())
+    spare.extend([grant.kept.lease] * MOST_SPARE)
+    first = backend.plan_release(grant, settings, deadline=deadline)
+    assert next(first).path == "lease/revoke"
+    first.close()  # it was interrupted, and is repeated
+    spare.clear()
+    assert etcd.plan(coordinator, backend.plan_release(grant, settings, deadline=deadline))
+    assert not spare
