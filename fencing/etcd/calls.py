@@ -107,6 +107,11 @@ class Reply(NamedTuple):
             for each in found
         ]
 
+    def first_key(self, step: int) -> Key | None:
+        """Return the first key that a step has read; None: there is none."""
+        found = self.keys(step)
+        return found[0] if found else None
+
 
 class Key(NamedTuple):
     """A key that was read."""

@@ -25,7 +25,7 @@ from fencing.etcd.calls import (
 from fencing.etcd.layout import BASE, WAITING, Record, forced_key, number_of, own_key, queue_of, record_of
 from fencing.etcd.leases import Kept, Lease, Leases, is_fresh
 from fencing.etcd.place import EtcdPlace
-from fencing.etcd.reading import EtcdReading, digest_of, first_of
+from fencing.etcd.reading import EtcdReading, digest_of
 from fencing.etcd.requests import base_in, lifted, unchanged
 from fencing.etcd.waiters import Leave
 from fencing.kernel.effects import Plan
@@ -122,12 +122,12 @@ class EtcdPlans(EtcdReading):
             if reply.succeeded:
                 self.base = numbers.base
                 return self._granted(place, lease, own, numbers.base, reply.revision)
-            [oldest], newest, owns, stored = first_of(reply.keys(-4)), reply.keys(-3), reply.keys(-2), reply.keys(-1)
-            self.base = base_in(stored)
+            oldest, newest, mine = reply.first_key(-4), reply.keys(-3), reply.first_key(-2)
+            self.base = base_in(reply.first_key(-1))
             record = record_of(oldest)
             if oldest is not None and record is not None and record.token == token:  # an earlier attempt has run
                 return (yield from self._plan_found(place, oldest, record, deadline))
-            place.created = owns[0].created if owns and owns[0].lease == lease.id else 0
+            place.created = mine.created if mine is not None and mine.lease == lease.id else 0
             if oldest is not None and oldest.name != own:
                 owner, kept_by = _who_keeps_it(oldest, record)
                 ahead = [key for key in newest if key.name != own]
@@ -189,7 +189,7 @@ class EtcdPlans(EtcdReading):
             numbers = yield from self.plan_base(resource, settings, floor, deadline)
             reading = transaction([], [read_oldest(queue_of(resource))], [])
             answer = yield from self.plan_transaction(resource, reading, settings, deadline, lease, None)
-            [held] = first_of(answer.value.keys(0))
+            held = answer.value.first_key(0)
             record = record_of(held)
             if held is not None and record is not None and record.token == token:  # an earlier attempt has run
                 yield from self._plan_revoke(record.former, resource, settings, deadline)
@@ -219,8 +219,7 @@ class EtcdPlans(EtcdReading):
                     yield from self._plan_revoke(held.lease, resource, settings, deadline)
                 return self._granted(place, lease, name, numbers.base, reply.revision)
             else:
-                stored = reply.keys(0)
-                self.base = base_in(stored)
+                self.base = base_in(reply.first_key(0))
         raise CoordinatorUnavailable(f"{resource!r} keeps changing hands; retry", resource=resource)
 
     # Keeping, and giving back
@@ -316,7 +315,7 @@ class EtcdPlans(EtcdReading):
         while True:
             reading = body_of(transaction([], [read_oldest(queue_of(resource))], []))
             answer = yield from self.plan_request("kv/txn", reading, resource, settings, deadline, is_release=True)
-            [held] = first_of(answer.value.keys(0))
+            held = answer.value.first_key(0)
             record = record_of(held)
             if held is None or record is None or record.token != fence.token:
                 return False

@@ -23,7 +23,7 @@ class EtcdReading(EtcdRequests):
     def plan_holder(self, resource: str, settings: Settings, *, deadline: float) -> Plan[Holder | None]:
         reading = transaction([], [read_oldest(queue_of(resource))], [])
         answer = yield from self.plan_request("kv/txn", body_of(reading), resource, settings, deadline)
-        [held] = first_of(answer.value.keys(0))
+        held = answer.value.first_key(0)
         if held is None:
             return None
         return (yield from self.plan_describe(held, settings, deadline))
@@ -73,13 +73,8 @@ class EtcdReading(EtcdRequests):
         """Tell who forced the lock: see ``RemembersForce`` in ``fencing/locks/capabilities.py``."""
         reading = body_of(transaction([], [read(forced_key(fence.token))], []))
         answer = yield from self.plan_request("kv/txn", reading, fence.resource, settings, deadline)
-        found = answer.value.keys(0)
-        return found[0].value if found else None
-
-
-def first_of(keys: list[Key]) -> list[Key | None]:
-    """Return one key, or None."""
-    return [keys[0] if keys else None]
+        found = answer.value.first_key(0)
+        return None if found is None else found.value
 
 
 def digest_of(key: Key) -> str:

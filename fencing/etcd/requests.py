@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 
 from fencing.etcd.calls import (
     AUTHENTICATE,
@@ -40,15 +39,15 @@ def unchanged(numbers: LogBase) -> Step:
     return compare(BASE, "CREATE", 0) if stored is None else compare(BASE, "VALUE", encode(str(stored)))
 
 
-def base_in(found: Sequence[Key]) -> int | None:
-    """Return the stored base, where the key of the base was read; None: there is none.
+def base_in(found: Key | None) -> int | None:
+    """Return the stored base, where its key was read; None: there is none.
 
     Raises:
         CoordinatorUnavailable: the key holds no number, or a newer version has written it.
     """
-    if not found:
+    if found is None:
         return None
-    text = found[0].value
+    text = found.value
     if not (len(text) <= MOST_DIGITS and text.isascii() and text.isdigit() and str(min(int(text), MAX_NUMBER)) == text):
         raise CoordinatorUnavailable(
             f"the key {BASE} at etcd holds no number of this version, but {text!r:.40}. If a newer version of this "
@@ -86,12 +85,11 @@ class EtcdRequests(Backend):
         answer = yield from self.plan_request(
             "kv/txn", body_of(transaction([], [read(BASE)], [])), resource, settings, deadline
         )
-        found, revision = answer.value.keys(0), answer.value.revision
-        self.base = base_in(found)
+        self.base = base_in(answer.value.first_key(0))
         return log_base(
             resource,
             stored=self.base,
-            position=revision,
+            position=answer.value.revision,
             floor=floor,
             clock_us=time.time_ns() // 1000,
             clock_floor=self.clock_floor,

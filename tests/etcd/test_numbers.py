@@ -151,4 +151,4 @@ def test_what_an_answer_means(status: int, body: bytes, expected: Any) -> None:
 def test_a_base_that_is_no_number_is_named(value: str) -> None:
     """It was a bare ValueError."""
     with pytest.raises(CoordinatorUnavailable, match="fencing/1/base at etcd holds no number of this version"):
-        requests.base_in([calls.Key("fencing/1/base", value, 1, 1, 0)])
+        requests.base_in(calls.Key("fencing/1/base", value, 1, 1, 0))
