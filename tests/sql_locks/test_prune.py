@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
 from sqlalchemy import create_engine
 
-from fencing import CoordinatorUnavailable, NotAcquired, SQLCoordinator
+from fencing import CoordinatorUnavailable, SQLCoordinator
 from fencing.sql import table
 from fencing.sql.table import Request
 from tests.support import wait_until
+from tests.support.refusals import refused_as_held
 from tests.support.sql_locks import LockDatabase, through
 
 DAY = 86400.0
@@ -142,7 +144,8 @@ def test_the_least_privileges(locks: LockDatabase, least: Any) -> None:
         side.call(coordinator.create_tables)  # there is nothing to create
         lease = side.call(coordinator.acquire, "a", timeout=5)
         assert side.call(coordinator.try_acquire, "a") is None
-        side.expect(NotAcquired, coordinator.acquire, "a", timeout=0.3)  # it waits, listens and announces itself
+        # It waits, listens and announces itself.
+        refused_as_held(partial(side.call, coordinator.acquire, "a", timeout=0.3))
         side.call(lease.renew)
         side.call(coordinator.force_release, "a")
         assert side.call(coordinator.holder, "a") is None
