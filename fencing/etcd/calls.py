@@ -93,6 +93,11 @@ class Reply(NamedTuple):
         """The revision of the store at this reply."""
         return int(self.message["header"]["revision"])
 
+    @property
+    def terms(self) -> set[str]:
+        """The terms of the election in which the member was that has answered, when it made each message."""
+        return {str(each["header"].get("raft_term")) for each in self.messages}
+
     def keys(self, step: int) -> list[Key]:
         """Return the keys that a step of the transaction has read."""
         found = self.message["responses"][step]["response_range"].get("kvs", ())

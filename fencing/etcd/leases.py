@@ -53,7 +53,6 @@ class Kept(NamedTuple):
         lease: of its key; of a lease that another process has made, ``is_clean`` is False.
         key: its name.
         modified: the revision of the write that made the grant.
-        renewals: how many there were, as a list of one number: two threads may change it.
         release: has one item, until a release takes it. That one decides what becomes of the lease. Another one at the
             same time must not revoke it: it may serve the next lock by then.
     """
@@ -61,7 +60,6 @@ class Kept(NamedTuple):
     lease: Lease
     key: str
     modified: int
-    renewals: list[int]
     release: list[None]
 
     @property

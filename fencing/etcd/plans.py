@@ -4,43 +4,34 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 from fencing.etcd.calls import (
     Key,
     Reply,
-    body_of,
     compare,
     delete,
     nested,
-    of_leases,
     put,
     read,
     read_newest,
     read_oldest,
     transaction,
 )
+from fencing.etcd.keeping import EtcdKeeping, believed_until
 from fencing.etcd.layout import BASE, WAITING, Record, forced_key, number_of, own_key, queue_of, record_of
-from fencing.etcd.leases import Kept, Lease, Leases, is_fresh
+from fencing.etcd.leases import Kept, Lease, is_fresh
 from fencing.etcd.place import EtcdPlace
-from fencing.etcd.reading import EtcdReading, digest_of
+from fencing.etcd.reading import digest_of
 from fencing.etcd.requests import base_in, lifted, unchanged
 from fencing.etcd.waiters import Leave
 from fencing.kernel.effects import Plan
-from fencing.kernel.errors import CoordinatorUnavailable, FencingError, KeptBy
-from fencing.kernel.retry import NoReply
+from fencing.kernel.errors import CoordinatorUnavailable, KeptBy
 from fencing.locks.backend import BACKOFF, Holder, Taken
 from fencing.locks.holding import Grant, GrantOrFence
 from fencing.locks.numbers import LogBase
 from fencing.locks.settings import Settings
-
-RENEWALS = 100
-"""Leases in one request. The keys of all are read in one transaction, which etcd limits to 128 steps by default."""
-
-READ_AT = 3
-"""Each so many-th renewal of a grant also reads its key: a lease outlives a key that was deleted by hand."""
 
 MOST_RACES = 20
 """How often a request is made again because another one has changed the base, or the queue."""
@@ -49,15 +40,11 @@ FORCED_SECONDS = 300
 """How long it is remembered who has forced a lock."""
 
 
-class EtcdPlans(EtcdReading):
+class EtcdPlans(EtcdKeeping):
     """The plans of locks in etcd."""
 
-    max_renewals: int = RENEWALS
     ttl_per_lock: ClassVar[Literal[True]] = True
     one_of_many_wins: ClassVar[Literal[True]] = True
-    leases: Leases
-
-    # Taking
 
     def plan_acquire(
         self, resource: str, token: str, settings: Settings, *, floor: int, deadline: float
@@ -65,7 +52,7 @@ class EtcdPlans(EtcdReading):
         place = EtcdPlace(self, resource, token, settings)
         outcome = yield from self._plan_take(place, floor, deadline, queue=False)
         if isinstance(outcome, Taken):
-            yield from self._plan_drop(place.lease, token, resource, settings, deadline)
+            yield from self.plan_drop(place.lease, token, resource, settings, deadline)
         return outcome
 
     def is_waited_for(self, resource: str) -> bool:
@@ -143,7 +130,7 @@ class EtcdPlans(EtcdReading):
             return self._granted(place, mine, key.name, record.base, key.modified)
         kept = self._unknown_lease(key, place.settings)
         alive_at = yield from self.plan_keep_alive(kept, place.resource, place.settings, deadline)
-        yield from self._plan_drop(mine, place.token, place.resource, place.settings, deadline)
+        yield from self.plan_drop(mine, place.token, place.resource, place.settings, deadline)
         if alive_at is None:  # it has just ended
             return Taken(BACKOFF.first, None)
         place.lease = kept
@@ -192,11 +179,11 @@ class EtcdPlans(EtcdReading):
             held = answer.value.first_key(0)
             record = record_of(held)
             if held is not None and record is not None and record.token == token:  # an earlier attempt has run
-                yield from self._plan_revoke(record.former, resource, settings, deadline)
+                yield from self.plan_revoke(record.former, resource, settings, deadline)
                 found = yield from self._plan_found(place, held, record, deadline)
                 return found if isinstance(found, Grant) else None
             if held is None or not is_it(held, record):
-                yield from self._plan_drop(lease, token, resource, settings, deadline)
+                yield from self.plan_drop(lease, token, resource, settings, deadline)
                 return None
             is_ours = record is not None
             name = held.name if is_ours else own_key(resource, lease.id)
@@ -216,142 +203,11 @@ class EtcdPlans(EtcdReading):
             elif reply.succeeded:
                 self.base = numbers.base
                 if is_ours:
-                    yield from self._plan_revoke(held.lease, resource, settings, deadline)
+                    yield from self.plan_revoke(held.lease, resource, settings, deadline)
                 return self._granted(place, lease, name, numbers.base, reply.revision)
             else:
                 self.base = base_in(reply.first_key(0))
         raise CoordinatorUnavailable(f"{resource!r} keeps changing hands; retry", resource=resource)
-
-    # Keeping, and giving back
-
-    def plan_renew(
-        self, grants: Sequence[Grant], settings: Settings, *, deadline: float
-    ) -> Plan[Sequence[float | CoordinatorUnavailable | None]]:
-        """Keep the leases alive: see ``RenewsGrants`` in ``fencing/locks/capabilities.py``."""
-        about = grants[0].resource if len(grants) == 1 else f"{len(grants)} leases"
-        kept: list[Kept] = [each.kept for each in grants]
-        changed = yield from self._plan_changed(kept, about, settings, deadline)
-        clean = [each for each in kept if each.lease.is_clean]
-        for each in clean:  # until the answer has come: a release meanwhile must not let it serve another lock
-            each.lease.is_clean = False
-        served = [each for each in kept if each.is_served]
-        keys = {each.key for each in served}
-        if not served:
-            return [None] * len(kept)
-        body = of_leases([each.lease.id for each in served])
-        answer = yield from self.plan_request("lease/keepalive", body, about, settings, deadline)
-        alive = {int(each["ID"]): "TTL" in each for each in answer.value.messages}
-        for each in clean:
-            each.lease.is_clean = not answer.repeated and each.lease.id in alive
-        missing = self.unanswered(about, NoReply(ConnectionError("the reply was cut short"), may_have_run=True))
-        results: list[float | CoordinatorUnavailable | None] = []
-        for each in kept:
-            if each.key in changed or each.key not in keys:
-                results.append(None)
-            elif each.lease.id not in alive:
-                results.append(missing)
-            else:
-                each.lease.alive_at = answer.sent_at
-                until = _believed_until(each.lease, settings, answer.sent_at)
-                results.append(until if alive[each.lease.id] else None)
-        return results
-
-    def _plan_changed(
-        self, kept: Sequence[Kept], about: str, settings: Settings, deadline: float
-    ) -> Plan[frozenset[str]]:
-        """Return the keys that are no longer those of their grants, of the grants whose turn it is to be read."""
-        due = []
-        for each in kept:
-            each.renewals[0] += 1
-            if each.renewals[0] % READ_AT == 0:
-                due.append(each)
-        if not due:
-            return frozenset()
-        steps = transaction([], [read(each.key) for each in due], [])
-        answer = yield from self.plan_request("kv/txn", body_of(steps), about, settings, deadline)
-        gone = set()
-        for i, each in enumerate(due):
-            found = answer.value.keys(i)
-            if not found or found[0].modified != each.modified:
-                gone.add(each.key)
-        return frozenset(gone)
-
-    def plan_release(self, grant: GrantOrFence, settings: Settings, *, deadline: float) -> Plan[bool]:
-        kept: Kept | None = grant.kept if isinstance(grant, Grant) else None
-        if kept is None:
-            return (yield from self._plan_release_fence(grant, settings, deadline))
-        resource, lease = grant.resource, kept.lease
-        try:
-            kept.release.pop()
-            decides = True
-        except IndexError:
-            decides = False
-        try:
-            if decides and kept.is_served and not self.leases.has_room(lease):
-                lease.is_clean = False  # first: without an answer, it may be revoked when it serves another lock
-                return (yield from self._plan_revoked(lease.id, resource, settings, deadline))
-            condition = compare(kept.key, "MOD", kept.modified)
-            body = body_of(transaction([condition], [delete(kept.key)], []))
-            answer = yield from self.plan_request("kv/txn", body, resource, settings, deadline, is_release=True)
-            if answer.repeated:
-                lease.is_clean = False
-            freed: bool = answer.value.succeeded or answer.repeated
-            if decides and kept.is_served and not (freed and self.leases.give_back(lease)):
-                yield from self._plan_revoke(lease.id, resource, settings, deadline)
-            return freed
-        except BaseException:
-            if decides:
-                kept.release.append(None)  # it will be repeated
-            raise
-
-    def _plan_release_fence(self, fence: GrantOrFence, settings: Settings, deadline: float) -> Plan[bool]:
-        """Free the lock of a token: of a request that was not answered, or of another process."""
-        resource, lease = fence.resource, self.leases.of(fence.token)
-        if lease is not None:
-            freed = yield from self._plan_revoked(lease.id, resource, settings, deadline)
-            self.leases.forget(fence.token)
-            if freed:
-                return True
-        while True:
-            reading = body_of(transaction([], [read_oldest(queue_of(resource))], []))
-            answer = yield from self.plan_request("kv/txn", reading, resource, settings, deadline, is_release=True)
-            held = answer.value.first_key(0)
-            record = record_of(held)
-            if held is None or record is None or record.token != fence.token:
-                return False
-            steps = transaction([compare(held.name, "MOD", held.modified)], [delete(held.name)], [])
-            answer = yield from self.plan_request(
-                "kv/txn", body_of(steps), resource, settings, deadline, is_release=True
-            )
-            if answer.value.succeeded or answer.repeated:
-                return True
-
-    def _plan_revoked(self, lease: int, resource: str, settings: Settings, deadline: float) -> Plan[bool]:
-        """Revoke a lease, with its key. Return False if there certainly was none."""
-        body = of_leases([lease])
-        answer = yield from self.plan_request("lease/revoke", body, resource, settings, deadline, is_release=True)
-        return not answer.value.refused or answer.repeated
-
-    def _plan_revoke(self, lease: int, resource: str, settings: Settings, deadline: float) -> Plan[None]:
-        """Revoke a lease that no lock needs any more. If that fails, it ends by itself."""
-        if lease:
-            try:
-                yield from self._plan_revoked(lease, resource, settings, deadline)
-            except FencingError:
-                pass
-
-    def _plan_drop(
-        self, lease: Lease | None, token: str, resource: str, settings: Settings, deadline: float
-    ) -> Plan[None]:
-        """Keep a lease that has taken nothing for the next lock, or revoke it."""
-        if lease is None:
-            return
-        if self.leases.has_room(lease):
-            self.leases.forget(token)  # first: a release of the token would revoke what serves another lock by then
-            if self.leases.give_back(lease):
-                return
-        yield from self._plan_revoke(lease.id, resource, settings, deadline)
-        self.leases.forget(token)
 
     # Requests of leases
 
@@ -394,8 +250,8 @@ class EtcdPlans(EtcdReading):
         """Return the grant of a key. Its lease may serve another lock later, unless an attempt was not answered."""
         self.leases.forget(place.token)
         lease.serves = key, modified
-        until = _believed_until(lease, place.settings, lease.alive_at)
-        return Grant(place.resource, base + modified, place.token, until, Kept(lease, key, modified, [0], [None]))
+        until = believed_until(lease, place.settings, lease.alive_at)
+        return Grant(place.resource, base + modified, place.token, until, Kept(lease, key, modified, [None]))
 
     def _unknown_lease(self, key: Key, settings: Settings) -> Lease:
         """Return the lease of a key that an earlier call has made, or another client with the same token."""
@@ -403,15 +259,6 @@ class EtcdPlans(EtcdReading):
         lease = Lease(math.ceil(settings.ttl))
         lease.id, lease.is_clean = key.lease, False
         return lease
-
-
-def _believed_until(lease: Lease, settings: Settings, sent_at: float) -> float:
-    """Return until when a lease is believed to last, if a request that was sent then gave it its full ttl.
-
-    An earlier call of the same token, with a shorter ttl, may have made it.
-    """
-    assert settings.ttl is not None
-    return settings.deadline(sent_at) - max(settings.ttl - lease.ttl, 0.0)
 
 
 def _who_keeps_it(first: Key, record: Record | None) -> tuple[str | None, KeptBy | None]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 from fencing.etcd.calls import (
     AUTHENTICATE,
     Call,
     Key,
+    Reply,
     Step,
     body_of,
     compare,
@@ -28,6 +30,12 @@ from fencing.locks.numbers import LogBase, log_base
 from fencing.locks.settings import Settings
 
 MOST_DIGITS = len(str(MAX_NUMBER))
+
+MOST_TERMS = 5
+"""How often leases are kept alive again because the leader has changed meanwhile."""
+
+SAFE_BASE = MAX_NUMBER - 2**50
+"""Below it, no position of the log makes a number that is too high: etcd would need 35 years at a million a second."""
 
 LEAST_SHARE_SECONDS = 0.25
 """The least time for one member of several, however little a call has left."""
@@ -80,7 +88,7 @@ class EtcdRequests(Backend):
 
     def plan_base(self, resource: str, settings: Settings, floor: int, deadline: float) -> Plan[LogBase]:
         """Return a base with which the next number exceeds the floor."""
-        if self.base is not None and not floor:
+        if self.base is not None and self.base < SAFE_BASE and not floor:
             return LogBase(self.base, self.base)
         answer = yield from self.plan_request(
             "kv/txn", body_of(transaction([], [read(BASE)], [])), resource, settings, deadline
@@ -97,13 +105,38 @@ class EtcdRequests(Backend):
 
     def plan_keep_alive(self, lease: Lease, resource: str, settings: Settings, deadline: float) -> Plan[float | None]:
         """Give a lease its full ttl, and return the moment before; None: it is over."""
-        body = of_leases([lease.id])
-        answer = yield from self.plan_of_lease(lease, "lease/keepalive", body, resource, settings, deadline)
-        messages = answer.value.messages
-        if not messages or "TTL" not in messages[0]:
+        was_clean, lease.is_clean = lease.is_clean, False
+        answer, _ = yield from self.plan_alive([lease.id], [], [], resource, settings, deadline)
+        lease.is_clean = was_clean and not answer.repeated
+        ttl = answer.value.message.get("TTL")
+        if ttl is None:
             return None
-        lease.ttl, lease.alive_at = min(lease.ttl, int(messages[0]["TTL"])), answer.sent_at
+        lease.ttl, lease.alive_at = min(lease.ttl, int(ttl)), answer.sent_at
         return lease.alive_at
+
+    def plan_alive(
+        self, leases: Sequence[int], own: list[Step], keys: list[Step], about: str, settings: Settings, deadline: float
+    ) -> Plan[tuple[Answer, Reply]]:
+        """Give leases their full ttl. Return the answer, with a message for each, and the reply of the read behind it.
+
+        A leader that was frozen keeps leases alive before it learns that another one leads, where they end earlier:
+        https://github.com/etcd-io/etcd/issues/15247. Its messages have the term of before. A majority stands behind a
+        read that is linearizable. If that has the same term, the one that renewed the leases was still the leader.
+
+        Args:
+            own: conditions of the read.
+            keys: the steps that read what they are about, if one does not hold.
+        """
+        alive, check = of_leases(leases), body_of(transaction(own, [read(BASE)], keys))  # without a read it is local
+        repeated = False
+        for _ in range(MOST_TERMS):
+            answer = yield from self.plan_request("lease/keepalive", alive, about, settings, deadline)
+            repeated = repeated or answer.repeated
+            behind = yield from self.plan_request("kv/txn", check, about, settings, deadline)
+            if len(answer.value.messages) == len(leases) and answer.value.terms == behind.value.terms:
+                return Answer(answer.value, answer.sent_at, repeated), behind.value
+        text = f"etcd at {self.address} has changed its leader {MOST_TERMS} times during a renewal; retry"
+        raise CoordinatorUnavailable(text, resource=about, address=self.address)
 
     def plan_of_lease(
         self,

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from examples.servers import EtcdServer
-from fencing import LeaseLost
-from fencing.etcd.calls import body_of, delete, of_leases, transaction
+from fencing import CoordinatorUnavailable, LeaseLost
+from fencing.etcd.calls import Reply, body_of, delete, of_leases, transaction
 from fencing.etcd.connection import Connection
 from fencing.etcd.connection_async import AsyncConnection
 from fencing.etcd.leases import MOST_SPARE
+from fencing.etcd.requests import MOST_TERMS
 from fencing.kernel.fence import new_token
 from tests.support.etcd import EtcdSide, with_faults
 
@@ -140,15 +141,34 @@ def test_a_renewal_of_a_released_grant_does_not_keep_the_next_lock(etcd: EtcdSid
     assert etcd.call(held.release)
 
 
-def test_a_key_that_was_deleted_by_hand_is_noticed_by_the_third_renewal(etcd: EtcdSide) -> None:
+def test_a_key_that_was_deleted_by_hand_is_noticed_by_the_next_renewal(etcd: EtcdSide) -> None:
     coordinator, other, resource = etcd.coordinator(), etcd.coordinator(), name()
     lease = etcd.call(coordinator.acquire, resource)
+    etcd.call(lease.renew)
     [key] = etcd.keys(other, resource)
     request(etcd, other, "kv/txn", body_of(transaction([], [delete(key.name)], [])))
-    etcd.call(lease.renew)
-    etcd.call(lease.renew)
     with pytest.raises(LeaseLost):
         etcd.call(lease.renew)
+
+
+def test_a_renewal_counts_only_if_its_leader_still_leads_behind_it(etcd: EtcdSide) -> None:
+    """The first answer is one of a former leader, which was frozen."""
+    coordinator = etcd.coordinator(renew=False)
+    lease = etcd.call(coordinator.acquire, name())
+    faults = with_faults(coordinator)
+    faults.answers["lease/keepalive"] = [replace_terms]
+    etcd.call(lease.renew)
+    assert faults.paths == ["lease/keepalive", "kv/txn"] * 2
+    assert b"request_range" in faults.calls[-1].body  # a transaction that only compares is not linearizable
+    faults.answers["lease/keepalive"] = [replace_terms] * MOST_TERMS
+    with pytest.raises(CoordinatorUnavailable, match="has changed its leader"):
+        etcd.call(lease.renew)
+    etcd.call(lease.renew)
+    assert etcd.call(lease.release)
+
+
+def replace_terms(reply: Reply) -> Reply:
+    return Reply([each | {"header": each["header"] | {"raft_term": "former"}} for each in reply.messages])
 
 
 def test_a_lease_that_was_revoked_by_hand_is_noticed_by_the_next_renewal(etcd: EtcdSide) -> None:

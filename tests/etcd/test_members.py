@@ -164,6 +164,32 @@ def test_a_lease_outlives_the_leader_it_was_granted_by(etcd_cluster: EtcdCluster
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
+def test_a_renewal_by_a_leader_that_was_frozen_does_not_count(etcd_cluster: EtcdCluster, asynchronous: bool) -> None:
+    """It answers what it finds in its sockets before it learns that another one leads. There the lease ends earlier."""
+    side, frozen = EtcdSide(asynchronous, etcd_cluster.urls), etcd_cluster.leader()
+    others = [each for each in etcd_cluster.servers if each is not frozen]
+    coordinator = side.coordinator(urls=[frozen.url, *(each.url for each in others)], ttl=10, renew=False)
+    lease = side.call(coordinator.acquire, name())
+    lease_id = coordinator._backend.held()[0].kept.lease.id
+    former = frozen.call("maintenance/status", {})["leader"]
+    frozen.freeze()
+    side.wait_until(lambda: others[0].call("maintenance/status", {}).get("leader") not in (None, "0", former))
+    until = time.monotonic() + 3  # by so much, the renewal is later than the election
+    side.wait_until(lambda: time.monotonic() > until)
+    renewal = threading.Thread(target=lambda: side.call(lease.renew), daemon=True)
+    renewal.start()
+    thawed_at = time.monotonic() + 0.5
+    side.wait_until(lambda: time.monotonic() > thawed_at)
+    frozen.thaw()
+    renewal.join(60)
+    left = int(others[0].call("lease/timetolive", {"ID": str(lease_id)})["TTL"]) + 1  # it tells whole seconds, cut
+    assert 5 < lease.remaining() <= left
+    assert side.call(lease.release)
+    side.close()
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
 def test_without_a_majority_nothing_is_granted_nor_read(etcd_cluster: EtcdCluster, asynchronous: bool) -> None:
     """Reads are linearizable: a member that has lost the others does not tell what it knows."""
     side = EtcdSide(asynchronous, etcd_cluster.urls)

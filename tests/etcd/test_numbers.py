@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fencing import MarkImplausible
-from fencing.etcd import calls, plans, reading, requests
+from fencing.etcd import calls, keeping, plans, reading, requests
 from fencing.etcd.calls import Refusal, reply_of
 from fencing.kernel.errors import CoordinatorUnavailable
 from fencing.kernel.fence import new_token
@@ -107,7 +107,7 @@ def test_a_floor_that_is_implausible_lifts_nothing(etcd: EtcdSide) -> None:
 
 def test_no_plan_reads_what_a_member_alone_knows() -> None:
     """A read that is serializable could be answered by an old leader behind a partition."""
-    for module in (calls, plans, reading, requests):
+    for module in (calls, keeping, plans, reading, requests):
         assert '"serializable"' not in inspect.getsource(module)
 
 

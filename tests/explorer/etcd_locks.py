@@ -3,6 +3,9 @@
 Clients perform the coordinator's own plans, request by request. What a request does is written down here: transactions,
 leases, revisions. A reply can be lost. A request can be lost, too, and then it arrives at any later time, or never. A
 waiter goes on when the key is gone that it watches.
+
+Time passes in steps, and a lease lasts for two of them. When a leader is frozen, another one leads, which gives each
+lease its full time. The former leader may still answer one renewal.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ from fencing.locks.holding import Grant
 from fencing.locks.settings import Settings
 from tests.explorer.state import OVERLAP, Step
 
-__all__ = ["LEFT_BEHIND", "NOT_GROWING", "EtcdScenario", "EtcdWorld", "acquires", "remints"]
+__all__ = ["LEFT_BEHIND", "NOT_GROWING", "EtcdScenario", "EtcdWorld", "acquires", "remints", "renews"]
 
 NOT_GROWING = "a grant has no higher number than one before"
 OTHER_NUMBER = "a token has two numbers"
@@ -37,6 +40,8 @@ NAMES = "ABC"
 LOST = "lost"
 SETTINGS = Settings(ttl=10.0)
 FOREVER = 10.0**6
+TTL_STEPS = 2
+FORMER, NOW = {"raft_term": "1"}, {"raft_term": "2"}
 
 
 class Holds(NamedTuple):
@@ -97,17 +102,33 @@ def remints(resource: str, by: int) -> Callable[[Plans, int], Moves]:
     return moves
 
 
+def renews(resource: str) -> Callable[[Plans, int], Moves]:
+    """Take a lock, renew it once, and let it end."""
+
+    def moves(backend: Plans, client: int) -> Moves:
+        grant = yield from _take(backend, resource, f"{NAMES[client]}0" * 11)
+        yield Holds(resource, grant.number)
+        [until] = yield from backend.plan_renew([grant], SETTINGS, deadline=FOREVER)
+        yield Holds(resource, grant.number if isinstance(until, float) else 0)
+
+    return moves
+
+
 @dataclass(frozen=True)
 class EtcdScenario:
-    """Clients, and how many requests may be lost.
+    """Clients, and what may happen to them.
 
     Args:
-        lost: requests or replies.
+        lost: how many requests or replies are lost at most.
+        times: how many steps of time pass at most.
+        elects: whether another leader is elected once, because the first one is frozen.
     """
 
     name: str
     programs: tuple[Callable[[Plans, int], Moves], ...]
     lost: int = 0
+    times: int = 0
+    elects: bool = False
 
 
 class Stored(NamedTuple):
@@ -123,12 +144,15 @@ class EtcdState(NamedTuple):
     clients: tuple[tuple[Any, ...], ...]  # the answers of each
     revision: int = 1
     keys: tuple[tuple[str, Stored], ...] = ()
-    leases: frozenset[int] = frozenset()
+    leases: tuple[tuple[int, int], ...] = ()  # and when each was renewed
     late: tuple[Call, ...] = ()
     numbers: tuple[tuple[str, int], ...] = ()  # the highest of each lock
     tokens: tuple[tuple[str, int], ...] = ()  # the number of each token
-    believing: tuple[tuple[str, int], ...] = ()
+    believing: tuple[tuple[str, int, int], ...] = ()  # the lock, the client, and until when
     lost: int = 0
+    time: int = 0
+    sent: tuple[tuple[int, int], ...] = ()  # the last request of each client that gave a lease its time
+    former: int = 0  # 0: it leads; 1: another one leads, and it has not noticed; 2: it has
 
 
 @lru_cache(maxsize=200_000)
@@ -192,7 +216,12 @@ class EtcdWorld:
             after, _, violated = _served(without, call)
             yield Step(f"{call.path} arrives late", after, violated)
         if have_ended and not state.late and any(name.startswith(LOCKS) for name, _ in state.keys):
-            yield Step("the end", state, (LEFT_BEHIND,))
+            yield Step("the end", state, () if self.scenario.times else (LEFT_BEHIND,))
+        if state.time < self.scenario.times:
+            yield Step("time passes", _later(state))
+        if self.scenario.elects and not state.former:
+            renewed = tuple((lease, state.time) for lease, _ in state.leases)
+            yield Step("the leader is frozen, and another one leads", state._replace(leases=renewed, former=1))
 
     def _client_steps(self, state: EtcdState, client: int, effect: Any) -> Iterator[Step]:
         name = NAMES[client]
@@ -203,7 +232,13 @@ class EtcdWorld:
             if effect.key not in dict(state.keys):
                 yield Step(f"{name} is woken", _answered(state, client, True))
             return
+        if effect.path == "lease/keepalive" and state.former == 1:
+            lease = int(json.loads(effect.body)["ID"])
+            message = {"header": FORMER, "ID": str(lease), **({"TTL": "10"} if lease in dict(state.leases) else {})}
+            noted = _answered(_sent(state._replace(former=2), client, effect), client, json.dumps(["", message]))
+            yield Step(f"{name} {effect.path} at the former leader", noted)
         after, reply, violated = _served(state, effect)
+        after = _sent(after, client, effect)
         yield Step(f"{name} {effect.path}", _answered(after, client, reply), violated)
         if state.lost < self.scenario.lost:
             lost = _answered(after._replace(lost=state.lost + 1), client, LOST)
@@ -214,12 +249,13 @@ class EtcdWorld:
     def _believes(self, state: EtcdState, client: int, holds: Holds) -> Step:
         others = tuple(each for each in state.believing if each[1] != client)
         violated: tuple[str, ...] = ()
-        if holds.number:
-            if any(resource == holds.resource for resource, _ in others):
+        until = dict(state.sent)[client] + TTL_STEPS
+        if holds.number and until > state.time:  # else it knows that its time is over
+            if any(each[0] == holds.resource for each in others):
                 violated += (OVERLAP,)
             if dict(state.numbers)[holds.resource] != holds.number:
                 violated += (OTHER_NUMBER,)
-            others = (*others, (holds.resource, client))
+            others = (*others, (holds.resource, client, until))
         after = _answered(state._replace(believing=others), client, None)
         return Step(f"{NAMES[client]} believes in {holds.number or 'nothing'}", after, violated)
 
@@ -228,6 +264,28 @@ def _answered(state: EtcdState, client: int, answer: Any) -> EtcdState:
     clients = list(state.clients)
     clients[client] = (*clients[client], answer)
     return state._replace(clients=tuple(clients))
+
+
+def _sent(state: EtcdState, client: int, call: Call) -> EtcdState:
+    """Note when a client has asked for the full time of a lease."""
+    if not call.path.startswith("lease/"):
+        return state
+    return state._replace(sent=tuple(sorted((dict(state.sent) | {client: state.time}).items())))
+
+
+def _later(state: EtcdState) -> EtcdState:
+    """End what was believed, and then the leases, of which the time is over."""
+    time = state.time + 1
+    believing = tuple(each for each in state.believing if each[2] > time)
+    server = _Server(state)
+    for lease, renewed in state.leases:
+        if renewed + TTL_STEPS <= time:
+            for name, key in state.keys:
+                record = record_of(Key(name, *key))
+                if record is not None and key.lease == lease:
+                    server.tokens.pop(record.token, None)  # it may be granted another number
+            server.revoke(lease)
+    return server.state(state._replace(time=time, believing=believing))
 
 
 # The server
@@ -242,9 +300,11 @@ def _served(state: EtcdState, call: Call) -> tuple[EtcdState, str, tuple[str, ..
         refused, message = server.transact(body)
     elif call.path == "lease/grant":
         refused, message = ("lease already exists", {}) if lease in server.leases else ("", {"ID": str(lease)})
-        server.leases.add(lease)
+        server.leases.setdefault(lease, state.time)
     elif call.path == "lease/keepalive":
-        refused, message = "", {"ID": str(lease), **({"TTL": "10"} if lease in server.leases else {})}
+        refused, message = "", {"header": server.header, "ID": str(lease)}
+        if lease in server.leases:
+            message["TTL"], server.leases[lease] = "10", state.time
     else:
         refused, message = ("" if lease in server.leases else "requested lease not found"), {}
         server.revoke(lease)
@@ -257,7 +317,8 @@ def _plain(text: str) -> str:
 
 class _Server:
     def __init__(self, state: EtcdState) -> None:
-        self.revision, self.keys, self.leases = state.revision, dict(state.keys), set(state.leases)
+        self.revision, self.keys, self.leases = state.revision, dict(state.keys), dict(state.leases)
+        self.header: dict[str, Any] = NOW if state.former else FORMER
         self.numbers, self.tokens = dict(state.numbers), dict(state.tokens)
         self.violated: list[str] = []
 
@@ -265,13 +326,13 @@ class _Server:
         return before._replace(
             revision=self.revision,
             keys=tuple(sorted(self.keys.items())),
-            leases=frozenset(self.leases),
+            leases=tuple(sorted(self.leases.items())),
             numbers=tuple(sorted(self.numbers.items())),
             tokens=tuple(sorted(self.tokens.items())),
         )
 
     def revoke(self, lease: int) -> None:
-        self.leases.discard(lease)
+        self.leases.pop(lease, None)
         gone = [name for name, key in self.keys.items() if key.lease == lease]
         self.revision += bool(gone)
         for name in gone:
@@ -286,7 +347,8 @@ class _Server:
         succeeded = self._holds(body)
         responses = [self._step(step) for step in chosen]
         self.revision += self.writes
-        return "", {"header": {"revision": str(self.revision)}, "succeeded": succeeded, "responses": responses}
+        header = self.header | {"revision": str(self.revision)}
+        return "", {"header": header, "succeeded": succeeded, "responses": responses}
 
     def _chosen(self, body: dict[str, Any]) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = body["success" if self._holds(body) else "failure"]

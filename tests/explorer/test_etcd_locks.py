@@ -9,9 +9,10 @@ from unittest import mock
 import pytest
 
 from fencing.etcd import plans
+from fencing.etcd.calls import Reply
 from fencing.etcd.leases import Leases
 from tests.explorer import etcd_locks
-from tests.explorer.etcd_locks import LEFT_BEHIND, NOT_GROWING, EtcdScenario, EtcdWorld, acquires, remints
+from tests.explorer.etcd_locks import LEFT_BEHIND, NOT_GROWING, EtcdScenario, EtcdWorld, acquires, remints, renews
 from tests.explorer.search import explore
 from tests.explorer.state import OVERLAP
 
@@ -23,11 +24,13 @@ SAFE = [
     EtcdScenario("2 that take one lock", TWO),
     EtcdScenario("2, one of which mints above a floor", (remints("a", 10), acquires("a"))),
 ]
+FROZEN = EtcdScenario("2 while the leader is frozen", (renews("a"), acquires("a")), times=2, elects=True)
 LARGER = [
     EtcdScenario("1 that takes two locks in turn, 2 lost", (acquires("a", "b"),), lost=2),
     EtcdScenario("2 that take one lock, 1 lost", TWO, lost=1),
     EtcdScenario("2, one of which mints above a floor, 1 lost", (remints("a", 10), acquires("a")), lost=1),
     EtcdScenario("3 that take one lock", (*TWO, acquires("a"))),
+    FROZEN,
 ]
 
 
@@ -69,10 +72,19 @@ RULES: list[tuple[str, EtcdScenario, str, Callable[[], Any]]] = [
         OVERLAP,
         lambda: mock.patch.object(plans, "queue_of", return_value="elsewhere/"),
     ),
+    (
+        "a renewal counts only if its leader still leads behind it",
+        FROZEN,
+        OVERLAP,
+        lambda: mock.patch.object(Reply, "terms", {"any"}),
+    ),
 ]
 
 
-@pytest.mark.parametrize(("rule", "scenario", "violates", "off"), RULES, ids=[each[0] for each in RULES])
+@pytest.mark.parametrize(
+    ("rule", "scenario", "violates", "off"),
+    [pytest.param(*each, id=each[0], marks=pytest.mark.thorough if each[1] in LARGER else ()) for each in RULES],
+)
 def test_one_rule_off(rule: str, scenario: EtcdScenario, violates: str, off: Callable[[], Any], say: Say) -> None:
     etcd_locks._effect_of.cache_clear()
     with off():

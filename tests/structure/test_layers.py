@@ -53,7 +53,7 @@ CLUSTER_LISTENER = tuple(
 )
 REDLOCK = ("fencing.redlock.scripts", "fencing.redlock.calls", "fencing.redlock.decisions")
 ETCD_DATA = tuple(f"fencing.etcd.{name}" for name in ("calls", "layout", "leases", "waiters"))
-ETCD_PLANS = tuple(f"fencing.etcd.{name}" for name in ("requests", "reading", "place"))
+ETCD_PLANS = tuple(f"fencing.etcd.{name}" for name in ("requests", "reading", "keeping", "place"))
 HTTP_CLIENT = tuple(f"storage_guards.http.{name}" for name in ("base", "guard", "guard_async", "fenced"))
 
 # A file is judged by the longest name here that is its own, or its folder's.
@@ -145,6 +145,7 @@ ROOMS = {
     "fencing.etcd.waiters": Room((KERNEL, "fencing.etcd.calls")),
     "fencing.etcd.requests": Room((KERNEL, LOCKS, *ETCD_DATA)),
     "fencing.etcd.reading": Room((KERNEL, LOCKS, *ETCD_DATA, "fencing.etcd.requests")),
+    "fencing.etcd.keeping": Room((KERNEL, LOCKS, *ETCD_DATA, "fencing.etcd.reading")),
     "fencing.etcd.place": Room((KERNEL, LOCKS, *ETCD_DATA)),
     "fencing.etcd.plans": Room((KERNEL, LOCKS, *ETCD_DATA, *ETCD_PLANS)),
     "fencing.etcd.http": Room((), ("httptools",)),

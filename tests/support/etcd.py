@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import quote
 
-from fencing.etcd.calls import Call, Key, body_of, read_newest, transaction
+from fencing.etcd.calls import Call, Key, Reply, body_of, read_newest, transaction
 from fencing.etcd.coordinator import EtcdCoordinator
 from fencing.etcd.coordinator_async import AsyncEtcdCoordinator
 from fencing.etcd.layout import queue_of
@@ -30,6 +30,8 @@ class Faults:
     def __init__(self) -> None:
         self.calls: list[Call] = []
         self.lost: Lost = lambda _: None
+        self.answers: dict[str, list[Callable[[Reply], Reply]]] = {}
+        """What changes the next replies to a path."""
         self.late: list[Call] = []
         """The requests that were lost: a test may make them later."""
 
@@ -45,6 +47,11 @@ class Faults:
             return what if at <= len(self.calls) - 1 < at + count else None
 
         self.lost = lost
+
+    def answer(self, effect: Any, reply: Any) -> Any:
+        """Return what comes instead of a reply."""
+        changes = self.answers.get(effect.path) if isinstance(effect, Call) else None
+        return changes.pop()(reply) if changes else reply
 
 
 def _fault(faults: Faults, effect: Any) -> str | None:
@@ -72,7 +79,7 @@ def with_faults(coordinator: Any) -> Faults:
             result = perform(effect)
         if what:
             raise _lost()
-        return result
+        return faults.answer(effect, result)
 
     async def perform_async(effect: Any) -> Any:
         what = _fault(faults, effect)
@@ -80,7 +87,7 @@ def with_faults(coordinator: Any) -> Faults:
             result = await perform(effect)
         if what:
             raise _lost()
-        return result
+        return faults.answer(effect, result)
 
     backend.perform = perform_async if backend.asynchronous else perform_sync
     return faults
