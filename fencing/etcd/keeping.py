@@ -32,28 +32,22 @@ class EtcdKeeping(EtcdReading):
         clean = [each.lease for each in kept if each.lease.is_clean]
         for lease in clean:  # until the answer has come: a release meanwhile must not let it serve another lock
             lease.is_clean = False
-        served = [each for each in kept if each.is_served]
-        keys = {each.key for each in served}
-        if not served:
-            return [None] * len(kept)
-        own = [compare(each.key, "MOD", each.modified) for each in served]
-        reads = [read(each.key) for each in served]
-        ids = [each.lease.id for each in served]
-        answer, reply = yield from self.plan_alive(ids, own, reads, about, settings, deadline)
+        own = [compare(each.key, "MOD", each.modified) for each in kept]
+        keys = [read(each.key) for each in kept]
+        ids = [each.lease.id for each in kept]
+        answer, reply = yield from self.plan_alive(ids, own, keys, about, settings, deadline)
         alive = {int(each["ID"]): "TTL" in each for each in answer.value.messages}
         for lease in clean:
             lease.is_clean = not answer.repeated
-        gone: set[str] = set()
-        if not reply.succeeded:
-            found = [(each, reply.first_key(i)) for i, each in enumerate(served)]
-            gone = {each.key for each, key in found if key is None or key.modified != each.modified}
         results: list[float | CoordinatorUnavailable | None] = []
-        for each in kept:
-            if each.key not in keys or each.key in gone or not alive[each.lease.id]:
-                results.append(None)
-            else:
+        for i, each in enumerate(kept):
+            key = None if reply.succeeded else reply.first_key(i)
+            is_own = reply.succeeded or (key is not None and key.modified == each.modified)
+            if is_own and alive[each.lease.id]:
                 each.lease.alive_at = answer.sent_at
                 results.append(believed_until(each.lease, settings, answer.sent_at))
+            else:
+                results.append(None)
         return results
 
     def plan_release(self, grant: GrantOrFence, settings: Settings, *, deadline: float) -> Plan[bool]:

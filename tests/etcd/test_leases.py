@@ -159,11 +159,24 @@ def test_a_renewal_counts_only_if_its_leader_still_leads_behind_it(etcd: EtcdSid
     faults.answers["lease/keepalive"] = [replace_terms]
     etcd.call(lease.renew)
     assert faults.paths == ["lease/keepalive", "kv/txn"] * 2
-    assert b"request_range" in faults.calls[-1].body  # a transaction that only compares is not linearizable
     faults.answers["lease/keepalive"] = [replace_terms] * MOST_TERMS
     with pytest.raises(CoordinatorUnavailable, match="has changed its leader"):
         etcd.call(lease.renew)
     etcd.call(lease.renew)
+    assert etcd.call(lease.release)
+
+
+def test_the_read_behind_a_renewal_is_linearizable(etcd: EtcdSide) -> None:
+    """A transaction that reads nothing is answered by one member alone."""
+    coordinator = etcd.coordinator(renew=False)
+    backend = coordinator._backend
+    lease = etcd.call(coordinator.acquire, name())
+    [grant] = backend.held()
+    faults = with_faults(coordinator)
+    plan = backend.plan_keep_alive(grant.kept.lease, name(), backend.settings, backend.clock() + 30)
+    etcd.plan(coordinator, plan)
+    assert faults.paths == ["lease/keepalive", "kv/txn"]
+    assert b'"request_range"' in faults.calls[-1].body
     assert etcd.call(lease.release)
 
 

@@ -165,13 +165,17 @@ def test_a_lease_outlives_the_leader_it_was_granted_by(etcd_cluster: EtcdCluster
 @pytest.mark.thorough
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
 def test_a_renewal_by_a_leader_that_was_frozen_does_not_count(etcd_cluster: EtcdCluster, asynchronous: bool) -> None:
-    """It answers what it finds in its sockets before it learns that another one leads. There the lease ends earlier."""
+    """It answers what it finds in its sockets before it learns that another one leads. There the lease ends earlier.
+
+    Here it learns of nothing, because the others do not reach it.
+    """
     side, frozen = EtcdSide(asynchronous, etcd_cluster.urls), etcd_cluster.leader()
     others = [each for each in etcd_cluster.servers if each is not frozen]
     coordinator = side.coordinator(urls=[frozen.url, *(each.url for each in others)], ttl=10, renew=False)
     lease = side.call(coordinator.acquire, name())
     lease_id = coordinator._backend.held()[0].kept.lease.id
     former = frozen.call("maintenance/status", {})["leader"]
+    etcd_cluster.isolate(frozen)
     frozen.freeze()
     side.wait_until(lambda: others[0].call("maintenance/status", {}).get("leader") not in (None, "0", former))
     until = time.monotonic() + 3  # by so much, the renewal is later than the election
@@ -183,8 +187,8 @@ def test_a_renewal_by_a_leader_that_was_frozen_does_not_count(etcd_cluster: Etcd
     frozen.thaw()
     renewal.join(60)
     left = int(others[0].call("lease/timetolive", {"ID": str(lease_id)})["TTL"]) + 1  # it tells whole seconds, cut
-    assert 5 < lease.remaining() <= left
-    assert side.call(lease.release)
+    assert lease.remaining() <= left
+    side.call(lease.release)
     side.close()
 
 

@@ -2397,13 +2397,6 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/etcd/test_data_loss.py::test_a_forked_child_uses_no_connection_and_no_lease_of_its_parent",),
     ),
     Mutant(
-        "a-released-grant-of-etcd-renews-the-lock-that-its-lease-serves-now",
-        "fencing/etcd/keeping.py",
-        "[each for each in kept if each.is_served]",
-        "list(kept)",
-        ("tests/etcd/test_leases.py::test_a_renewal_of_a_released_grant_does_not_keep_the_next_lock[sync]",),
-    ),
-    Mutant(
         "two-releases-of-etcd-both-decide-what-becomes-of-the-lease",
         "fencing/etcd/keeping.py",
         "decides = False",
@@ -2427,8 +2420,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a-key-of-etcd-that-was-deleted-by-hand-is-not-noticed",
         "fencing/etcd/keeping.py",
-        "if not reply.succeeded:",
-        "if False:",
+        "is_own = reply.succeeded or (key is not None and key.modified == each.modified)",
+        "is_own = True",
         ("tests/etcd/test_leases.py::test_a_key_that_was_deleted_by_hand_is_noticed_by_the_next_renewal[sync]",),
     ),
     Mutant(
@@ -2443,7 +2436,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "fencing/etcd/requests.py",
         "body_of(transaction(own, [read(BASE)], keys))",
         "body_of(transaction(own, [], keys))",
-        ("tests/etcd/test_leases.py::test_a_renewal_counts_only_if_its_leader_still_leads_behind_it[sync]",),
+        ("tests/etcd/test_leases.py::test_the_read_behind_a_renewal_is_linearizable[sync]",),
     ),
     Mutant(
         "the-former-lease-at-etcd-is-not-revoked",
@@ -2574,8 +2567,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a-renewal-under-way-does-not-keep-a-lease-from-serving-another-lock",
         "fencing/etcd/keeping.py",
-        "            lease.is_clean = False\n        served",
-        "            pass\n        served",
+        "            lease.is_clean = False\n        own",
+        "            pass\n        own",
         ("tests/etcd/test_leases.py::test_a_lease_whose_renewal_is_under_way_serves_no_other_lock[sync]",),
     ),
 )
