@@ -22,6 +22,10 @@ FRESH_SHARE = 0.1
 USABLE_SHARE = 0.6
 """After which share of its ttl a spare lease is left to end."""
 
+OLD_AFTER = 10
+"""How many times its ttl after it was made a lease serves no other lock. If a snapshot is restored, a key of before
+may come back with the lease. It stays as long as that is used for other locks."""
+
 MOST_IN_USE = 100_000
 
 
@@ -32,16 +36,17 @@ class Lease:
         id: its number at etcd.
         ttl: whole seconds; of a lease that another call has made, no more than etcd tells.
         alive_at: the moment before the last request that gave it its full ttl, and was answered.
+        made_at: the moment before it was made; 0: it is not.
         is_clean: no request of it is unanswered.
         serves: the key of its lock, and the revision of the grant; None: it serves no lock.
     """
 
-    __slots__ = ("alive_at", "id", "is_clean", "serves", "ttl")
+    __slots__ = ("alive_at", "id", "is_clean", "made_at", "serves", "ttl")
 
     def __init__(self, ttl: int) -> None:
         self.id = secrets.randbits(62) + 1
         self.ttl = ttl
-        self.alive_at = 0.0
+        self.alive_at = self.made_at = 0.0
         self.is_clean = True
         self.serves: tuple[str, int] | None = None
 
@@ -90,7 +95,7 @@ class Leases:
                 found = spare.pop()
             except IndexError:  # another thread has taken it
                 break
-            if now - found.alive_at > USABLE_SHARE * ttl:
+            if now - found.alive_at > USABLE_SHARE * ttl or now - found.made_at > OLD_AFTER * ttl:
                 found = None
         lease = Lease(ttl) if found is None else found
         if len(self._asked) >= MOST_IN_USE:  # each is of a release that has failed for an hour

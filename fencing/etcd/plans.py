@@ -27,7 +27,8 @@ from fencing.etcd.reading import digest_of
 from fencing.etcd.requests import base_in, lifted, unchanged
 from fencing.etcd.waiters import Leave
 from fencing.kernel.effects import Plan
-from fencing.kernel.errors import CoordinatorUnavailable, KeptBy
+from fencing.kernel.errors import CoordinatorUnavailable, FencingError, KeptBy
+from fencing.kernel.fence import Fence
 from fencing.locks.backend import BACKOFF, Holder, Taken
 from fencing.locks.holding import Grant, GrantOrFence
 from fencing.locks.numbers import LogBase
@@ -50,7 +51,11 @@ class EtcdPlans(EtcdKeeping):
         self, resource: str, token: str, settings: Settings, *, floor: int, deadline: float
     ) -> Plan[Grant | Taken]:
         place = EtcdPlace(self, resource, token, settings)
-        outcome = yield from self._plan_take(place, floor, deadline, queue=False)
+        try:
+            outcome = yield from self._plan_take(place, floor, deadline, queue=False)
+        except FencingError:
+            self._failed(place)
+            raise
         if isinstance(outcome, Taken):
             yield from self.plan_drop(place.lease, token, resource, settings, deadline)
         return outcome
@@ -70,12 +75,25 @@ class EtcdPlans(EtcdKeeping):
         place: EtcdPlace | None = None,
     ) -> Plan[Grant | Taken]:
         """Do the same as ``plan_acquire`` for a waiter: see ``Queues`` in ``fencing/locks/capabilities.py``."""
+        is_new = place is None
         place = place or EtcdPlace(self, resource, token, settings)
-        outcome = yield from self._plan_take(place, floor, deadline, queue=True)
+        try:
+            outcome = yield from self._plan_take(place, floor, deadline, queue=True)
+        except FencingError:
+            if is_new:  # nobody else knows it
+                self._failed(place)
+            raise
         if isinstance(outcome, Grant):
             yield Leave(place.waiter)
             return outcome
         return replace(outcome, place=place)
+
+    def _failed(self, place: EtcdPlace) -> None:
+        """Give up a place. If a request has no answer, it was noted that it may have run."""
+        if place.created:
+            self.give_back_later(Fence(place.resource, 1, place.token), place.settings)
+        elif place.lease is None or place.lease.is_clean or not place.lease.alive_at:
+            self.leases.forget(place.token)
 
     def _plan_take(self, place: EtcdPlace, floor: int, deadline: float, *, queue: bool) -> Plan[Grant | Taken]:
         """Take the lock if nobody is before this place; otherwise take a place, if ``queue``."""
@@ -110,11 +128,11 @@ class EtcdPlans(EtcdKeeping):
                 self.base = numbers.base
                 return self._granted(place, lease, own, numbers.base, reply.revision)
             oldest, newest, mine = reply.first_key(-4), reply.keys(-3), reply.first_key(-2)
+            place.created = mine.created if mine is not None and mine.lease == lease.id else 0
             self.base = base_in(reply.first_key(-1))
             record = record_of(oldest)
             if oldest is not None and record is not None and record.token == token:  # an earlier attempt has run
                 return (yield from self._plan_found(place, oldest, record, deadline))
-            place.created = mine.created if mine is not None and mine.lease == lease.id else 0
             if oldest is not None and oldest.name != own:
                 owner, kept_by = _who_keeps_it(oldest, record)
                 ahead = [key for key in newest if key.name != own]
@@ -231,7 +249,7 @@ class EtcdPlans(EtcdKeeping):
             if answer.repeated or answer.value.refused:
                 place.lose()  # a late attempt would make it again after its end: then a late acquire would find it
             else:
-                lease.alive_at = answer.sent_at
+                lease.alive_at = lease.made_at = answer.sent_at
                 return lease
 
     def _plan_forced_lease(self, resource: str, settings: Settings, deadline: float) -> Plan[int]:

@@ -57,12 +57,15 @@ class EtcdReading(EtcdRequests):
         if key.value == WAITING:
             return None
         resource, record = resource_of(key.name), record_of(key)
-        answer = yield from self.plan_request("lease/timetolive", of_leases([key.lease]), resource, settings, deadline)
-        left = -1 if answer.value.refused else int(answer.value.message.get("TTL", 0))
-        if left < 0:
-            return None
-        # etcd tells whole seconds, cut.
-        remaining = float(min(left + 1, int(answer.value.message["grantedTTL"])))
+        remaining: float | None = None
+        if key.lease:  # a key that was written by hand has none
+            asked = of_leases([key.lease])
+            answer = yield from self.plan_request("lease/timetolive", asked, resource, settings, deadline)
+            left = -1 if answer.value.refused else int(answer.value.message.get("TTL", 0))
+            if left < 0:
+                return None
+            # etcd tells whole seconds, cut.
+            remaining = float(min(left + 1, int(answer.value.message["grantedTTL"])))
         if record is None:
             return Holder(None, None, None, remaining, digest_of(key))
         held_for = max(0.0, time.time() - record.granted_us / 1_000_000)

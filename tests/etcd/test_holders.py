@@ -8,6 +8,8 @@ import pytest
 
 from fencing import LeaseLost, hold_all
 from fencing.etcd import reading
+from fencing.etcd.calls import body_of, put, transaction
+from fencing.etcd.layout import queue_of
 from fencing.kernel.fence import new_token
 from tests.support.etcd import EtcdSide
 
@@ -53,6 +55,19 @@ def test_a_holder_is_told_who_has_forced_it_out(etcd: EtcdSide) -> None:
     assert forced.holder.number == lease.fence.number
     with pytest.raises(LeaseLost, match="an operator"):
         etcd.call(lease.renew)
+
+
+def test_a_key_that_was_written_by_hand_can_be_forced(etcd: EtcdSide) -> None:
+    """It has no lease, so it never ends by itself."""
+    coordinator, resource = etcd.coordinator(), f"by hand/{new_token()}"
+    backend = coordinator._backend
+    written = body_of(transaction([], [put(f"{queue_of(resource)}x", "by hand")], []))
+    etcd.plan(coordinator, backend.plan_request("kv/txn", written, resource, backend.settings, backend.clock() + 30))
+    assert etcd.call(coordinator.try_acquire, resource) is None
+    holder = etcd.call(coordinator.holder, resource)
+    assert (holder.number, holder.remaining, holder.expires) == (None, None, False)
+    assert etcd.call(coordinator.force_release, resource).holder == holder
+    assert etcd.call(etcd.call(coordinator.acquire, resource).release)
 
 
 @pytest.mark.thorough

@@ -9,10 +9,10 @@ import pytest
 
 from examples.servers import EtcdServer
 from fencing import CoordinatorUnavailable, LeaseLost
-from fencing.etcd.calls import Reply, body_of, delete, of_leases, transaction
+from fencing.etcd.calls import Reply, body_of, delete, encode, of_leases, transaction
 from fencing.etcd.connection import Connection
 from fencing.etcd.connection_async import AsyncConnection
-from fencing.etcd.leases import MOST_SPARE
+from fencing.etcd.leases import MOST_SPARE, OLD_AFTER
 from fencing.etcd.requests import MOST_TERMS
 from fencing.kernel.fence import new_token
 from tests.support.etcd import EtcdSide, with_faults
@@ -308,3 +308,38 @@ def test_a_lease_whose_revocation_got_no_answer_serves_no_other_lock(etcd: EtcdS
     spare.clear()
     assert etcd.plan(coordinator, backend.plan_release(grant, settings, deadline=deadline))
     assert not spare
+
+
+def test_an_old_lease_serves_no_other_lock(etcd: EtcdSide) -> None:
+    """A key that a restored snapshot has brought back would stay as long as its lease is used."""
+    coordinator, resource = etcd.coordinator(), name()
+    block(etcd, coordinator)
+    [[spare]] = coordinator._backend.leases._spare.values()
+    spare.made_at -= OLD_AFTER * spare.ttl
+    faults = with_faults(coordinator)
+    lease = etcd.call(coordinator.acquire, resource)
+    assert faults.paths == ["lease/grant", "kv/txn"]
+    assert etcd.call(lease.release)
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_an_acquire_that_fails_leaves_no_key_and_no_note(etcd: EtcdSide, waits: bool) -> None:
+    """It had queued, and then it found a base that is damaged."""
+    coordinator, other, resource = etcd.coordinator(), etcd.coordinator(), name()
+    held = etcd.call(other.acquire, resource)
+    block(etcd, coordinator)
+    faults = with_faults(coordinator)
+    faults.answers["kv/txn"] = [damage_base]
+    with pytest.raises(CoordinatorUnavailable, match="holds no number"):
+        etcd.call(coordinator.acquire, resource, timeout=30 if waits else 0)
+    etcd.wait_until(lambda: len(etcd.keys(other, resource)) == 1)
+    etcd.wait_until(lambda: not coordinator._backend.leases._asked)
+    assert etcd.call(held.release)
+
+
+def damage_base(reply: Reply) -> Reply:
+    """Change the value of the key that a request for a lock reads last."""
+    *others, base = reply.message["responses"]
+    [found] = base["response_range"]["kvs"]
+    damaged = {"response_range": {"kvs": [found | {"value": encode("damaged")}]}}
+    return Reply([reply.message | {"responses": [*others, damaged]}])

@@ -2425,6 +2425,27 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/etcd/test_leases.py::test_a_key_that_was_deleted_by_hand_is_noticed_by_the_next_renewal[sync]",),
     ),
     Mutant(
+        "an-old-lease-of-etcd-serves-more-locks",
+        "fencing/etcd/leases.py",
+        " or now - found.made_at > OLD_AFTER * ttl:",
+        ":",
+        ("tests/etcd/test_leases.py::test_an_old_lease_serves_no_other_lock[sync]",),
+    ),
+    Mutant(
+        "an-acquire-at-etcd-that-fails-leaves-its-key",
+        "fencing/etcd/plans.py",
+        "            if is_new:  # nobody else knows it\n                self._failed(place)",
+        "            pass",
+        ("tests/etcd/test_leases.py::test_an_acquire_that_fails_leaves_no_key_and_no_note[sync-True]",),
+    ),
+    Mutant(
+        "a-key-of-etcd-without-a-lease-is-not-seen",
+        "fencing/etcd/reading.py",
+        "        if key.lease:  # a key",
+        "        if True:  # a key",
+        ("tests/etcd/test_holders.py::test_a_key_that_was_written_by_hand_can_be_forced[sync]",),
+    ),
+    Mutant(
         "a-renewal-of-a-former-leader-of-etcd-counts",
         "fencing/etcd/requests.py",
         " and answer.value.terms == behind.value.terms:",
