@@ -16,9 +16,9 @@ from fencing.kernel.waking import safe_lock
 from fencing.locks.coordinator import CoordinatorBase
 
 _HINTS = {
-    "str": "; write redis.Redis.from_url(...), or create_engine(...) of SQLAlchemy",
+    "str": "; write redis.Redis.from_url(...), create_engine(...) of SQLAlchemy, or EtcdCoordinator([url]) for etcd",
     "Sentinel": "; pass what sentinel.master_for(...) returns",
-    "list": "; of several servers, make a RedlockCoordinator first, and use its locks",
+    "list": "; of several servers, make a RedlockCoordinator or an EtcdCoordinator first, and use its locks",
 }
 
 _ATTRIBUTE = "_fencing_coordinator"
