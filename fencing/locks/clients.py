@@ -115,5 +115,7 @@ def coordinator_of(given: Any, *, asynchronous: bool, lock: str = "FencedLock") 
         raise TypeError(f"{lock} takes a client or a coordinator, not the class {given.__name__}; make one of it")
     if asynchronous:
         hint = hint.replace("redis.Redis", "redis.asyncio.Redis").replace("create_engine", "create_async_engine")
+        for name in ("EtcdCoordinator", "RedlockCoordinator"):
+            hint = hint.replace(f"a {name}", f"an Async{name}").replace(f" {name}", f" Async{name}")
     clients = _registry().clients_in_words(asynchronous=asynchronous)
     raise TypeError(f"{lock} takes a client, such as {clients}, or a coordinator, not {kind.__name__}{hint}")

@@ -172,12 +172,22 @@ def test_clients_of_the_wrong_kind() -> None:
     assert_refused(TypeError, "write redis.Redis.from_url(...)", FencedLock, "redis://localhost", "r")
     assert_refused(TypeError, "write redis.Redis(connection_pool=...)", RedisCoordinator, redis.ConnectionPool())
     assert_refused(TypeError, "write redis.Redis(host=...)", RedisCoordinator, None)
-    assert_refused(TypeError, "create_engine(...) of SQLAlchemy, or EtcdCoordinator([url])", FencedLock, "sqlite:///locks.db", "r")
+    assert_refused(
+        TypeError, "create_engine(...) of SQLAlchemy, or EtcdCoordinator([url])", FencedLock, "sqlite:///locks.db", "r"
+    )
     assert_refused(TypeError, "write redis.asyncio.Redis.from_url(...)", AsyncFencedLock, "redis://localhost", "r")
     assert_refused(TypeError, "write redis.asyncio.Redis.from_url(...)", AsyncRedisCoordinator, "redis://localhost")
-    assert_refused(TypeError, "or create_async_engine(...) of SQLAlchemy", AsyncFencedLock, "sqlite:///locks.db", "r")
+    assert_refused(
+        TypeError,
+        "create_async_engine(...) of SQLAlchemy, or AsyncEtcdCoordinator([url])",
+        AsyncFencedLock,
+        "sqlite:///locks.db",
+        "r",
+    )
     assert_refused(TypeError, "write create_async_engine(...)", AsyncSQLCoordinator, "sqlite:///locks.db")
-    assert_refused(TypeError, "make a RedlockCoordinator or an EtcdCoordinator first", FencedLock, [CLIENT, CLIENT, CLIENT], "r")
+    assert_refused(
+        TypeError, "make a RedlockCoordinator or an EtcdCoordinator first", FencedLock, [CLIENT, CLIENT, CLIENT], "r"
+    )
     assert_refused(TypeError, "takes a redis.Redis or a redis.RedisCluster, not", RedisCoordinator, None)
     assert_refused(TypeError, "pass the client that made the pipeline", RedisCoordinator, CLIENT.pipeline())
     assert_refused(TypeError, "pass the client that made the pipeline", AsyncRedisCoordinator, ASYNC_CLIENT.pipeline())
