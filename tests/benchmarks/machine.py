@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from examples.servers import find_postgres_binaries, find_redis_binaries
+from examples.servers.etcd import find_etcd_binary
 from tests.benchmarks.contenders import versions
 from tests.benchmarks.measure import percentile
 from tests.support.servers import find_mariadb_binary
@@ -19,11 +20,12 @@ SPIN = 20_000
 
 
 def describe() -> dict[str, Any]:
-    mariadb = find_mariadb_binary()
+    mariadb, etcd = find_mariadb_binary(), find_etcd_binary()
     servers = {
         "Redis": ".".join(map(str, find_redis_binaries()[0].version)) if find_redis_binaries() else "none",
         "PostgreSQL": ".".join(map(str, find_postgres_binaries()[0].version)) if find_postgres_binaries() else "none",
         "MariaDB": ".".join(map(str, mariadb.version)) if mariadb else "none",
+        "etcd": ".".join(map(str, etcd.version)) if etcd else "none",
     }
     return {
         "date": date.today().isoformat(),

@@ -33,6 +33,7 @@ PARTS = {
     "cluster": "a Redis Cluster beside one server",
     "sql": "guarded writes to SQL databases",
     "sql_locks": "locks on PostgreSQL",
+    "etcd": "locks in etcd",
     "object_store": "guarded writes to object stores",
     "guards": "guarded writes to Redis, to files and through HTTP",
     "calls": "calls of an operation",
@@ -45,7 +46,7 @@ PARTS = {
 ALL_ONLY = ("live", "enforced_guard")
 """Parts that only a run of everything has."""
 
-COMPARED = ("pair", "tasks", "contended", "redlock", "sql", "sql_locks", "guards")
+COMPARED = ("pair", "tasks", "contended", "redlock", "sql", "sql_locks", "etcd", "guards")
 """Parts that compare with another revision: by default the first three."""
 
 PART_SECONDS = 420.0

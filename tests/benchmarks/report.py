@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks import contended, failures, redlock, sql_locks
+from tests.benchmarks import contended, etcd, failures, redlock, sql_locks
 from tests.benchmarks.charts import Panel, lines
 from tests.benchmarks.contenders import THREADS
+from tests.benchmarks.etcd_contenders import TTL
 from tests.benchmarks.pair import scenario_of
 from tests.benchmarks.parts import PARTS, Figure, figures_of
 from tests.benchmarks.rows import verdicts
@@ -72,6 +73,13 @@ TEXTS = {
     "release to the end of the acquire of a second client, which has waited 50 ms at least. With "
     f"*{POLLING}* there are no notifications. The ttl of renewed leases is {sql_locks.TTL:.0f} s. *dead rows* and the "
     "table's size are read at the end, with autovacuum on.",
+    "etcd": "A *pair* is an acquire and a release. *etcd's recipe* sends what the lock of etcd's client for Go sends. "
+    "It uses the connections of our client: one transaction, one deletion, with a lease that is kept. Its waiter "
+    "watches the key before its own. */v3/lock* is the server's own service. *etcdctl lock* starts two processes for "
+    "each pair, which is most of its time. "
+    f"A *hand-off* is the time from the start of a release to the return of the next holder's acquire, of {etcd.CROWD} "
+    "that wait and hold the lock for 1 ms; a value is the median of a round. "
+    f"The ttl of renewed leases is {TTL} s, and what an idle server takes is left out.",
     "object_store": "A store in memory that answers each request after 10 ms. *requests* are counted.",
     "calls": "Counted, not timed, so they do not depend on the machine. A *module crossing* is a call from a function "
     "of one module to a function of another. Each step of a generator counts as a call.",

@@ -9,6 +9,7 @@ from tests.benchmarks import (
     calls,
     cluster,
     contended,
+    etcd,
     failures,
     guards,
     live,
@@ -21,6 +22,7 @@ from tests.benchmarks import (
     start,
 )
 from tests.benchmarks.contenders import OURS, REDIS_PY
+from tests.benchmarks.etcd_contenders import ASYNC, ASYNC_RECIPE, RECIPE, SERVICE
 from tests.benchmarks.pair import scenario_of
 from tests.benchmarks.parts import Figure, ratio_to
 from tests.benchmarks.raw import PINGS, RAW
@@ -113,6 +115,7 @@ RENEWALS = tuple(cluster.renewals_of(10_000, kind) for kind in ("sync", "async")
 NODES = cluster.CLUSTER.format(cluster.NODES)
 ONE_X = {what: ratio_to(cluster.ONE, what) for what in (pair.TIME, cluster.SERVER, cluster.CLIENT)}
 PLAIN_X, UPDATES_X = ratio_to(sql.PLAIN, sql.TIME), ratio_to(TWO_UPDATES, sql_locks.PAIR)
+HAND_OFF_X = ratio_to(SERVICE, etcd.HAND_OFF)
 BARE_X = ratio_to(renewal.BARE, renewal.PACED)
 START_X = ratio_to(start.REDIS, start.TIME)
 PUT_X = ratio_to(object_store.PUT, object_store.TIME)
@@ -208,6 +211,33 @@ ROWS = (
                 for what in (sql_locks.PAIRS, sql_locks.DEAD)
             ),
         )
+    ),
+    *(
+        _row(f"{name}: pair / {peer}", limit, "etcd", scenario, ratio_to(peer, etcd.PAIR), of)
+        for name, limit, scenario, of, peer in (
+            (etcd.DURABLE, 1.1, etcd.DURABLE, OURS, RECIPE),
+            (f"{etcd.DURABLE}, asyncio", 1.1, etcd.DURABLE, ASYNC, ASYNC_RECIPE),
+            (etcd.NO_WAIT, None, etcd.NO_WAIT, OURS, RECIPE),
+            (f"{etcd.NO_WAIT}, asyncio", None, etcd.NO_WAIT, ASYNC, ASYNC_RECIPE),
+        )
+    ),
+    _row(f"{etcd.NO_WAIT}: CPU of both / {RECIPE}", None, "etcd", etcd.NO_WAIT, ratio_to(RECIPE, etcd.BOTH)),
+    _row(f"{etcd.DURABLE}: requests of a pair", 2.05, "etcd", etcd.NO_WAIT, etcd.REQUESTS, unit=""),
+    *(
+        _row(f"{scenario}: hand-off / {SERVICE}{', asyncio' * (of == ASYNC)}", 2.0, "etcd", scenario, HAND_OFF_X, of)
+        for scenario in etcd.PATIENCE
+        for of in (OURS, ASYNC)
+    ),
+    *(
+        _row(f"etcd, {of}: {what}", limit, "etcd", etcd.LEASES, what, of, unit="")
+        for of, limits in zip(map(etcd.leases_of, etcd.COUNTS), ((4.0, 14.0, 50.0), (None,) * 3), strict=True)
+        for what, limit in zip(
+            (etcd.REQUESTS_A_SECOND, etcd.CLIENT_A_SECOND, etcd.SERVER_A_SECOND), limits, strict=True
+        )
+    ),
+    *(
+        _row(f"etcd: {what}", None, "etcd", etcd.KEPT, what, unit="bytes")
+        for what in (etcd.SIZE_KEY, etcd.SIZE_PAIR, etcd.SIZE_LEFT)
     ),
     _row("objects, requests of a publication", 3, *STORE, object_store.REQUESTS, object_store.PUBLISH, unit=""),
     _row("objects, publish / put", 3.3, *STORE, PUT_X, object_store.PUBLISH),

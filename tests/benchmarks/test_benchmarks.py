@@ -15,7 +15,8 @@ import pytest
 
 import fencing
 import storage_guards
-from tests.benchmarks import object_store, sql_locks
+from examples.servers.etcd import find_etcd_binary
+from tests.benchmarks import etcd, etcd_contenders, object_store, sql_locks
 from tests.benchmarks.__main__ import write_times
 from tests.benchmarks.calls import CROSSINGS, PYTHON, counted
 from tests.benchmarks.charts import Panel, lines
@@ -366,6 +367,18 @@ def test_the_benchmark_counts_the_puts_of_a_publication() -> None:
     assert (counted[object_store.PUBLISH], counted["publish 10 of 1 KiB"]) == ([2], [11])
 
 
+@pytest.mark.thorough
+def test_the_benchmark_counts_the_requests_of_a_lock_in_etcd_and_lets_all_take_turns() -> None:
+    if find_etcd_binary() is None:
+        pytest.skip("there is no etcd here")
+    kinds = [kind for kind in etcd_contenders.KINDS if kind != etcd_contenders.ETCDCTL]
+    found = etcd.costs(etcd.NO_WAIT, 1, kinds)
+    assert found.keys() == set(kinds)
+    assert 2 <= found[OURS][etcd.REQUESTS][0] < 2.5  # a lease that is older than a second is kept alive first
+    handed = etcd.crowds(etcd.WAITING, 1, list(etcd_contenders.WAITERS))
+    assert all(its[etcd.HAND_OFF] for its in handed.values())
+
+
 def test_lines_cope_with_gaps_and_noughts() -> None:
     series = {"ours": {2: 1.0, 8: 10.0}, "theirs": {8: 0.0}}
     drawn = lines("t", [2, 8], [Panel("p", series), Panel("q", series, logarithmic=False), Panel("r", {})])
@@ -410,6 +423,12 @@ def test_the_page_for_users_has_locks_on_postgresql() -> None:
     text = user_page(results_of([pair, *left], "sql_locks"), chart=False)
     assert "| fencing | x 1.25 | - | - | - |" in text
     assert "After 12 pairs of one lock, with autovacuum on, the table had 12 dead rows and 12 kB." in text
+
+
+def test_the_page_for_users_has_locks_in_etcd() -> None:
+    pair = figure(1.04, etcd.DURABLE, OURS, ratio_to(etcd_contenders.RECIPE, etcd.PAIR))
+    text = user_page(results_of([pair], "etcd"), chart=False)
+    assert "| fencing | x 1.04 | - | - | - |" in text
 
 
 def test_the_pages_are_those_of_the_recorded_run(tmp_path: Path) -> None:

@@ -5,8 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from tests.benchmarks import contended, enforced_guard, failures, live, object_store, pair, renewal, sql, sql_locks
-from tests.benchmarks.contenders import OURS, REDIS_PY, THREADS
+from tests.benchmarks import (
+    contended,
+    enforced_guard,
+    etcd,
+    failures,
+    live,
+    object_store,
+    pair,
+    renewal,
+    sql,
+    sql_locks,
+)
+from tests.benchmarks.contenders import AGAIN, OURS, REDIS_PY, THREADS
+from tests.benchmarks.etcd_contenders import KINDS, RECIPE, SERVICE, TTL
 from tests.benchmarks.measure import number
 from tests.benchmarks.parts import Figure, figures_of, ratio_to
 from tests.benchmarks.rows import verdicts
@@ -46,7 +58,7 @@ def user_page(results: Mapping[str, Any], *, chart: bool) -> str:
     """Return the page as Markdown. A section whose first table is empty is left out."""
     its = _Medians(figures_of(results))
     blocks = [HEAD, _short(its), COMPARED, METHOD, f"## Machine and versions\n\n{where(results)}"]
-    for section in (_locks, _contention, _failures, _sql, _sql_locks, _objects, _enforcement, _scale, _targets):
+    for section in (_locks, _contention, _failures, _sql, _sql_locks, _etcd, _objects, _enforcement, _scale, _targets):
         title, text, table, *rest = section(its)
         if table:
             blocks.append("\n\n".join([f"## {title}", *filter(None, [text, table, *rest])]))
@@ -238,6 +250,32 @@ The others keep a connection, or a transaction, while they hold the lock.
     head = ["", "pair", "pair, not waiting for the disk", "requests a pair", "hand-off, ms"]
     upkeep = _table([f"renewal, ttl {sql_locks.TTL:.0f} s", *columns], leases)
     return "Locks on PostgreSQL", text, _table(head, pairs), upkeep, left
+
+
+def _etcd(its: _Medians) -> Cells:
+    part = "etcd"
+    pairs = [
+        [
+            kind,
+            *(its.ratio(part, scenario, kind, etcd.PAIR, RECIPE) for scenario in etcd.ON_DISK),
+            *(its.ratio(part, scenario, kind, etcd.HAND_OFF, SERVICE) for scenario in etcd.PATIENCE),
+        ]
+        for kind in KINDS
+        if not kind.endswith(AGAIN)
+    ]
+    columns = (etcd.REQUESTS_A_SECOND, etcd.CLIENT_A_SECOND, etcd.SERVER_A_SECOND)
+    leases = [
+        [of, *(its.number(part, etcd.LEASES, of, what) for what in columns)] for of in map(etcd.leases_of, etcd.COUNTS)
+    ]
+    text = f"""One acquire and one release, compared with {RECIPE} of a lock, sent over the same connections. Only
+{OURS} has numbers, and tells who holds a lock.
+
+- The *hand-off* is the time from a release to the next grant, with {etcd.CROWD} waiters. It is compared with
+  {SERVICE}: the lock within the server. They have just come, or have waited for more than a tenth of the ttl.
+- *etcdctl lock* starts two processes for each pair."""
+    head = ["", "pair", "pair, not waiting for the disk", "hand-off, just come", "hand-off, waited"]
+    upkeep = _table([f"renewal, ttl {TTL} s", *columns], leases)
+    return "Locks in etcd", text, _table(head, pairs), upkeep
 
 
 def _objects(its: _Medians) -> Cells:
