@@ -7,7 +7,8 @@ https://etcd.io/docs/v3.4/dev-guide/api_grpc_gateway/
 from __future__ import annotations
 
 import json
-from base64 import b64decode, b64encode
+from base64 import b64decode
+from binascii import b2a_base64
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -130,7 +131,7 @@ class Key(NamedTuple):
 
 def encode(text: str) -> str:
     """Return a key or value as the gateway takes it."""
-    return b64encode(text.encode()).decode()
+    return b2a_base64(text.encode(), newline=False).decode("ascii")
 
 
 def end_of(prefix: str) -> str:
@@ -138,73 +139,97 @@ def end_of(prefix: str) -> str:
     return prefix[:-1] + chr(ord(prefix[-1]) + 1)
 
 
-Step = dict[str, Any]
-"""A condition or a step of a transaction."""
+Step = str
+"""The JSON of a condition, of a step of a transaction, or of a transaction.
+
+Nothing in it needs to be quoted: names and values are in base64, all else are numbers and words of etcd. To encode a
+dictionary took 30 µs more of a lock.
+"""
+
+_FIELDS = {"CREATE": "create_revision", "MOD": "mod_revision", "VALUE": "value"}
 
 
 def compare(key: str, target: str, value: object, *, result: str = "EQUAL", all_below: bool = False) -> Step:
     """Return a condition of a transaction: CREATE, MOD or VALUE of a key, or of all keys that begin with it."""
-    field = {"CREATE": "create_revision", "MOD": "mod_revision", "VALUE": "value"}[target]
-    condition = {"key": encode(key), "target": target, "result": result, field: str(value)}
-    return condition | ({"range_end": encode(end_of(key))} if all_below else {})
+    names = _names(key, end_of(key)) if all_below else _names(key)
+    return f'{{{names},"target":"{target}","{_FIELDS[target]}":"{value}","result":"{result}"}}'
 
 
 def put(key: str, value: str, lease: int = 0) -> Step:
     """Return the step that puts a key."""
-    return {"request_put": {"key": encode(key), "value": encode(value), "lease": str(lease)}}
+    return f'{{"request_put":{{{_names(key)},"value":"{encode(value)}","lease":"{lease}"}}}}'
 
 
 def delete(key: str) -> Step:
     """Return the step that deletes a key."""
-    return {"request_delete_range": {"key": encode(key)}}
+    return f'{{"request_delete_range":{{{_names(key)}}}}}'
 
 
 def read(key: str) -> Step:
     """Return the step that reads a key."""
-    return {"request_range": {"key": encode(key)}}
+    return _read(_names(key))
 
 
 def read_range(first: str, end: str, limit: int) -> Step:
     """Return the step that reads the first keys of a range, in the order of their names."""
-    return {"request_range": {"key": encode(first), "range_end": encode(end), "limit": str(limit)}}
+    return _read(f'{_names(first, end)},"limit":"{limit}"')
 
 
 def read_oldest(prefix: str) -> Step:
     """Return the step that reads the key that was created first, of all that begin with the prefix."""
-    return _read_sorted(prefix, "ASCEND", 1)
+    return _read(_sorted(prefix, "ASCEND", 1))
 
 
 def read_newest(prefix: str, limit: int, up_to: int | None = None) -> Step:
     """Return the step that reads the keys that were created last, up to a revision."""
-    step = _read_sorted(prefix, "DESCEND", limit)
-    if up_to is not None:
-        step["request_range"]["max_create_revision"] = str(up_to)
-    return step
+    most = "" if up_to is None else f',"max_create_revision":"{up_to}"'
+    return _read(_sorted(prefix, "DESCEND", limit) + most)
 
 
-def _read_sorted(prefix: str, order: str, limit: int) -> Step:
-    names = {"key": encode(prefix), "range_end": encode(end_of(prefix))}
-    return {"request_range": {**names, "sort_target": "CREATE", "sort_order": order, "limit": str(limit)}}
+def _read(what: str) -> Step:
+    return f'{{"request_range":{{{what}}}}}'
+
+
+def _names(key: str, end: str = "") -> str:
+    return f'"key":"{encode(key)}"' + (f',"range_end":"{encode(end)}"' if end else "")
+
+
+def _sorted(prefix: str, order: str, limit: int) -> str:
+    return f'{_names(prefix, end_of(prefix))},"sort_target":"CREATE","sort_order":"{order}","limit":"{limit}"'
 
 
 def transaction(conditions: list[Step], success: list[Step], failure: list[Step]) -> Step:
     """Return a transaction."""
-    return {"compare": conditions, "success": success, "failure": failure}
+    return f'{{"compare":[{",".join(conditions)}],"success":[{",".join(success)}],"failure":[{",".join(failure)}]}}'
 
 
 def nested(steps: Step) -> Step:
     """Return a transaction as the step of another one."""
-    return {"request_txn": steps}
+    return f'{{"request_txn":{steps}}}'
 
 
-def body_of(message: dict[str, Any]) -> bytes:
+def body_of(message: Step | dict[str, Any]) -> bytes:
     """Return the body of a request."""
-    return json.dumps(message, separators=(",", ":")).encode()
+    return (message if isinstance(message, str) else json.dumps(message, separators=(",", ":"))).encode()
 
 
 def of_leases(leases: Sequence[int]) -> bytes:
     """Return the body of a request about leases: a stream of messages."""
     return b"\n".join(b'{"ID":"%d"}' % lease for lease in leases)
+
+
+_decode = json.JSONDecoder().raw_decode
+
+
+def _messages(content: bytes) -> list[dict[str, Any]]:
+    """Return the messages of a body; none if it is no JSON."""
+    try:
+        text = content.decode()
+        message, end = _decode(text)  # nearly always there is one
+        found = [message] if end == len(text) else [json.loads(line) for line in text.split("\n") if line.strip()]
+    except ValueError:
+        return []
+    return [line for line in found if isinstance(line, dict)]
 
 
 def reply_of(status: int, content: bytes, address: str) -> Reply:
@@ -214,11 +239,7 @@ def reply_of(status: int, content: bytes, address: str) -> Reply:
         NoReply: another attempt may succeed.
         CoordinatorUnavailable: it would not.
     """
-    try:
-        lines = [json.loads(line) for line in content.splitlines() if line.strip()]
-    except ValueError:
-        lines = []
-    found = [line for line in lines if isinstance(line, dict)]
+    found = _messages(content)
     if status == 200 and found:
         return Reply([line.get("result", line) for line in found if "error" not in line])
     body = found[0] if found else {}

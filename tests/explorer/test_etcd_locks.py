@@ -9,7 +9,7 @@ from unittest import mock
 import pytest
 
 from fencing.etcd import plans
-from fencing.etcd.calls import Reply
+from fencing.etcd.calls import Reply, compare
 from fencing.etcd.leases import Leases
 from tests.explorer import etcd_locks
 from tests.explorer.etcd_locks import LEFT_BEHIND, NOT_GROWING, EtcdScenario, EtcdWorld, acquires, remints, renews
@@ -50,7 +50,7 @@ def anything_serves(self: Leases, lease: Any) -> bool:
     return True
 
 
-NOTHING = {"key": "", "target": "CREATE", "create_revision": "0", "result": "EQUAL"}
+NOTHING = compare("", "CREATE", 0)
 """A condition that always holds."""
 
 RULES: list[tuple[str, EtcdScenario, str, Callable[[], Any]]] = [

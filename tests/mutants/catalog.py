@@ -2539,8 +2539,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a-read-of-etcd-is-answered-by-an-old-leader",
         "fencing/etcd/calls.py",
-        '"sort_order": order, "limit": str(limit)}}',
-        '"sort_order": order, "limit": str(limit), "serializable": True}}',
+        '"limit":"{limit}"\'\n\n\ndef transaction',
+        '"limit":"{limit}","serializable":true\'\n\n\ndef transaction',
         ("tests/etcd/test_numbers.py::test_no_plan_reads_what_a_member_alone_knows",),
     ),
     Mutant(
