@@ -372,10 +372,11 @@ def test_the_benchmark_counts_the_requests_of_a_lock_in_etcd_and_lets_all_take_t
     if find_etcd_binary() is None:
         pytest.skip("there is no etcd here")
     kinds = [kind for kind in etcd_contenders.KINDS if kind != etcd_contenders.ETCDCTL]
-    found = etcd.costs(etcd.NO_WAIT, 1, kinds)
+    found = in_child("etcd.costs", seconds=120, scenario=etcd.NO_WAIT, rounds=1, kinds=kinds)
     assert found.keys() == set(kinds)
     assert 2 <= found[OURS][etcd.REQUESTS][0] < 2.5  # a lease that is older than a second is kept alive first
-    handed = etcd.crowds(etcd.WAITING, 1, list(etcd_contenders.WAITERS))
+    waiters = list(etcd_contenders.WAITERS)
+    handed = in_child("etcd.crowds", seconds=120, scenario=etcd.WAITING, rounds=1, kinds=waiters)
     assert all(its[etcd.HAND_OFF] for its in handed.values())
 
 
