@@ -10,6 +10,7 @@ import json
 from base64 import b64decode
 from binascii import b2a_base64
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from fencing.kernel.errors import CoordinatorUnavailable
@@ -131,7 +132,11 @@ class Key(NamedTuple):
 
 def encode(text: str) -> str:
     """Return a key or value as the gateway takes it."""
-    return b2a_base64(text.encode(), newline=False).decode("ascii")
+    return b2a_base64(text.encode(), newline=False).decode()
+
+
+_encoded = lru_cache(maxsize=256)(encode)
+"""The same for names, which return: those of the locks that are taken now. Values are secret, and differ."""
 
 
 def end_of(prefix: str) -> str:
@@ -191,7 +196,7 @@ def _read(what: str) -> Step:
 
 
 def _names(key: str, end: str = "") -> str:
-    return f'"key":"{encode(key)}"' + (f',"range_end":"{encode(end)}"' if end else "")
+    return f'"key":"{_encoded(key)}","range_end":"{_encoded(end)}"' if end else f'"key":"{_encoded(key)}"'
 
 
 def _sorted(prefix: str, order: str, limit: int) -> str:

@@ -67,10 +67,13 @@ class Connections:
     def _ask(self, call: Call) -> Reply:
         deadline = time.monotonic() + call.timeout
         pool = self._pool
-        if call.path in URGENT or call.is_release:
-            pool, connection = pool.take_urgently(call.timeout)
-        else:
-            connection = pool.take(call.timeout)
+        try:
+            connection = pool.free.pop()
+        except IndexError:
+            if call.path in URGENT or call.is_release:
+                pool, connection = pool.take_urgently(call.timeout)
+            else:
+                connection = pool.take(call.timeout)
         try:
             endpoint = self._endpoints.current
             try:

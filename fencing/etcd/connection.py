@@ -56,7 +56,7 @@ class Connection:
     def open(self, sock: socket.socket, endpoint: Endpoint) -> None:
         """Use a socket, which is open."""
         self.close()
-        self._sock, self.endpoint = sock, endpoint
+        self._sock, self.endpoint, self._parser = sock, endpoint, None
 
     def is_usable(self, endpoint: Endpoint) -> bool:
         """Return whether a request can be sent to this endpoint."""
@@ -97,8 +97,12 @@ class Connection:
         assert self.endpoint is not None
         self._sock.settimeout(max(deadline - time.monotonic(), LEAST_SECONDS))
         self._sock.sendall(request_of(path, body, self.endpoint.name, credentials))
-        self._parser = ReplyParser()
-        return self._parser
+        parser = self._parser
+        if parser is not None and parser.can_go_on:
+            parser.begin()
+        else:
+            parser = self._parser = ReplyParser()
+        return parser
 
     def next_lines(self, deadline: float) -> list[bytes] | None:
         """Return the next lines of a reply that goes on; None: it has ended. At the deadline there are none."""

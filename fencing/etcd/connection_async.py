@@ -36,7 +36,7 @@ class AsyncConnection:
         self._reader, self._writer = await asyncio.open_connection(
             endpoint.host, endpoint.port, ssl=context, server_hostname=name
         )
-        self.endpoint = endpoint
+        self.endpoint, self._parser = endpoint, None
 
     def is_usable(self, endpoint: Endpoint) -> bool:
         """Return whether a request can be sent to this endpoint."""
@@ -63,8 +63,12 @@ class AsyncConnection:
         assert self._writer is not None
         assert self.endpoint is not None
         self._writer.write(request_of(path, body, self.endpoint.name, credentials))
-        self._parser = ReplyParser()
-        return self._parser
+        parser = self._parser
+        if parser is not None and parser.can_go_on:
+            parser.begin()
+        else:
+            parser = self._parser = ReplyParser()
+        return parser
 
     async def next_lines(self) -> list[bytes] | None:
         """Return the next lines of a reply that goes on; None: it has ended."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 from urllib.parse import urlsplit
 
 from fencing.kernel.errors import CoordinatorUnavailable
@@ -13,20 +15,21 @@ from fencing.kernel.retry import NoReply
 DEFAULT_PORT = 2379
 
 
-class Endpoint(NamedTuple):
+@dataclass(frozen=True)
+class Endpoint:
     """An address."""
 
     host: str
     port: int
     tls: bool
 
-    @property
+    @cached_property
     def name(self) -> str:
         """The host and the port, as HTTP names them."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
 
-    @property
+    @cached_property
     def url(self) -> str:
         """The URL."""
         return f"http{'s' * self.tls}://{self.name}"

@@ -6,6 +6,8 @@ The parser is httptools. Over a socket, a request takes 0.06 ms of CPU time with
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import httptools
 
 MOST_BYTES = 64 * 2**20
@@ -16,12 +18,13 @@ CLOSED = "the server closed the connection before its reply; if it does so each 
 
 def request_of(path: str, body: bytes, host: str, credentials: str) -> bytes:
     """Return the bytes of a request."""
-    authorization = f"Authorization: {credentials}\r\n" if credentials else ""
-    head = (
-        f"POST /v3/{path} HTTP/1.1\r\nHost: {host}\r\n{authorization}"
-        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-    )
-    return head.encode("ascii") + body
+    authorization = f"Authorization: {credentials}\r\n".encode("ascii") if credentials else b""
+    return b"%b%bContent-Length: %d\r\n\r\n%b" % (_head(path, host), authorization, len(body), body)
+
+
+@lru_cache(maxsize=64)
+def _head(path: str, host: str) -> bytes:
+    return f"POST /v3/{path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n".encode("ascii")
 
 
 class Unreadable(ConnectionError):
@@ -29,7 +32,7 @@ class Unreadable(ConnectionError):
 
 
 class ReplyParser:
-    """What has come of a reply.
+    """What has come of a reply, and then of the next one of the same connection.
 
     Attributes:
         is_whole: whether all of it has come.
@@ -38,6 +41,10 @@ class ReplyParser:
 
     def __init__(self) -> None:
         self._parser = httptools.HttpResponseParser(self)
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget the reply before."""
         self._parts: list[bytes] = []
         self._size = 0
         self.is_whole = self.can_go_on = False

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
@@ -28,6 +29,9 @@ It also tells the version. Each grant compares its value, so a version that writ
 
 WAITING = "waiting"
 """The value of a waiter's key. A holder's is a record; that of etcd's own recipe is empty."""
+
+
+_as_json = json.JSONEncoder(ensure_ascii=False).encode
 
 
 class Record(NamedTuple):
@@ -53,7 +57,7 @@ class Record(NamedTuple):
     @property
     def text(self) -> str:
         """The record as it is stored."""
-        return json.dumps(self, ensure_ascii=False)
+        return _as_json(self)
 
 
 def record_of(key: Key | None) -> Record | None:
@@ -74,6 +78,7 @@ def number_of(key: Key, record: Record) -> int:
     return record.base + key.modified
 
 
+@lru_cache(maxsize=256)
 def queue_of(resource: str) -> str:
     """Return what the keys of a lock begin with. The name is quoted: ``a/b`` must not lie in the queue of ``a``."""
     return f"{LOCKS}{quote(resource, safe=':')}/"
