@@ -91,9 +91,8 @@ def test_a_waiter_whose_member_is_away_waits_at_another(etcd: EtcdSide, two: tup
     thread.start()
     etcd.wait_until(lambda: len(etcd.keys(holder, resource)) == 2)
     proxy.silence()
-    endpoints = coordinator._backend._connections._endpoints
-    seen = len(faults.calls)
-    etcd.wait_until(lambda: endpoints.current.url == urls[1] and len(faults.calls) > seen + 2)
+    etcd.wait_until(lambda: any(began.url == urls[1] for began, _ in faults.waits))
+    assert all(left in (None, began) for began, left in faults.waits)
     assert etcd.call(held.release)
     assert got.wait(60)
     thread.join(60)

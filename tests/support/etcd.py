@@ -14,7 +14,9 @@ from urllib.parse import quote
 from fencing.etcd.calls import Call, Key, Reply, body_of, read_newest, transaction
 from fencing.etcd.coordinator import EtcdCoordinator
 from fencing.etcd.coordinator_async import AsyncEtcdCoordinator
+from fencing.etcd.endpoints import Endpoint
 from fencing.etcd.layout import queue_of
+from fencing.etcd.waiters import Wait
 from fencing.kernel.effects import Plan, run, run_async
 from fencing.kernel.retry import NoReply
 from fencing.testing.contract import Contract
@@ -34,6 +36,14 @@ class Faults:
         """What changes the next replies to a path."""
         self.late: list[Call] = []
         """The requests that were lost: a test may make them later."""
+        self.waits: list[tuple[Endpoint, Endpoint | None]] = []
+        """Of each wait the member that was in use, and the one at which its stream was left; None: it had ended."""
+
+    def note(self, effect: Any, endpoint: Endpoint) -> None:
+        """Note where a wait was."""
+        if isinstance(effect, Wait):
+            stream = effect.waiter.stream
+            self.waits.append((endpoint, stream and stream.connection.endpoint))
 
     @property
     def paths(self) -> list[str]:
@@ -71,20 +81,22 @@ def _lost() -> NoReply:
 def with_faults(coordinator: Any) -> Faults:
     """Count and lose requests of a coordinator."""
     backend, faults = coordinator._backend, Faults()
-    perform = backend.perform
+    perform, endpoints = backend.perform, backend._connections._endpoints
 
     def perform_sync(effect: Any) -> Any:
-        what = _fault(faults, effect)
+        what, endpoint = _fault(faults, effect), endpoints.current
         if what != "request":
             result = perform(effect)
+        faults.note(effect, endpoint)
         if what:
             raise _lost()
         return faults.answer(effect, result)
 
     async def perform_async(effect: Any) -> Any:
-        what = _fault(faults, effect)
+        what, endpoint = _fault(faults, effect), endpoints.current
         if what != "request":
             result = await perform(effect)
+        faults.note(effect, endpoint)
         if what:
             raise _lost()
         return faults.answer(effect, result)
