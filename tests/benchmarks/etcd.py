@@ -85,17 +85,17 @@ def part(run: Run) -> None:
     against = {PAIR: (RECIPE, SERVICE, ETCDCTL, ASYNC_RECIPE), CLIENT: (RECIPE, ASYNC_RECIPE)}
     for scenario in ON_DISK:
         options = {"scenario": scenario, "kinds": kinds}
-        run.duel(scenario, "etcd.opened", against, rounds=300, seconds=LIMIT, **options)
+        run.duel(scenario, "etcd.opened", against, rounds=150, seconds=LIMIT, **options)
         if run.other:
             continue
-        found = run.child(scenario, "all", "etcd.costs", seconds=LIMIT, rounds=run.rounds(20), **options)
+        found = run.child(scenario, "all", "etcd.costs", seconds=LIMIT, rounds=run.rounds(10), **options)
         run.compare(scenario, found or {}, {BOTH: (RECIPE, SERVICE, ASYNC_RECIPE)})
     if run.other:
         return
     for scenario in PATIENCE:
         run.say(scenario)
         options = {"scenario": scenario, "kinds": list(WAITERS)}
-        found = run.child(scenario, "all", "etcd.crowds", seconds=LIMIT, rounds=run.rounds(16), **options)
+        found = run.child(scenario, "all", "etcd.crowds", seconds=LIMIT, rounds=run.rounds(12), **options)
         run.compare(scenario, found or {}, {HAND_OFF: (SERVICE, RECIPE), HAND_OFF_CPU: (SERVICE, RECIPE)})
     for count in COUNTS:
         run.say(f"{LEASES}: {count:,}")
