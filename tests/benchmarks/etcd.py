@@ -85,7 +85,7 @@ def part(run: Run) -> None:
     against = {PAIR: (RECIPE, SERVICE, ETCDCTL, ASYNC_RECIPE), CLIENT: (RECIPE, ASYNC_RECIPE)}
     for scenario in ON_DISK:
         options = {"scenario": scenario, "kinds": kinds}
-        run.duel(scenario, "etcd.opened", against, rounds=150, seconds=LIMIT, **options)
+        run.duel(scenario, "etcd.opened", against, rounds=120, seconds=LIMIT, **options)
         if run.other:
             continue
         found = run.child(scenario, "all", "etcd.costs", seconds=LIMIT, rounds=run.rounds(10), **options)
@@ -333,6 +333,7 @@ def renewals(count: int) -> dict[str, list[float]]:
         before = its.size()["dbSizeInUse"]
         leases = _held(coordinator, count)
         its.compact()
+        time.sleep(1)
         found[SIZE_LEASE] = [(its.size()["dbSizeInUse"] - before) / count]
         time.sleep(TTL / 2)  # the first renewals do some things for the only time
         for _ in range(2):
@@ -390,6 +391,7 @@ def kept(pairs: int) -> dict[str, list[float]]:
             coordinator.acquire(f"orders:{number}").release()
         left = its.size()["dbSizeInUse"] - before
         its.compact()
+        time.sleep(1)  # the pages are freed with a later commit of the file
         after = its.size()["dbSizeInUse"] - before
         with coordinator.hold("orders:42"):
             [found] = its.server.call("kv/range", {"key": encode(LOCKS), "range_end": encode(end_of(LOCKS))})["kvs"]
