@@ -57,8 +57,13 @@ class EtcdServer(Server):
 
     @property
     def has_ended(self) -> bool:
-        """Whether its process has ended by itself."""
+        """Whether its process runs no more."""
         return isinstance(self._host, LocalProcess) and self._host.has_ended
+
+    @property
+    def log(self) -> str:
+        """What it has said, if it is ours."""
+        return self._host.log if isinstance(self._host, LocalProcess) else ""
 
     def freeze(self) -> None:
         """Stop the process where it is (SIGSTOP): connections stay up, nothing answers."""
@@ -82,10 +87,10 @@ def find_etcd_binary() -> EtcdBinary | None:
     return None
 
 
-def start_etcd(*, extra_args: Sequence[str] = (), own: bool = False) -> EtcdServer:
+def start_etcd(*, extra_args: Sequence[str] = (), own: bool = False, data: Path | None = None) -> EtcdServer:
     """Start an etcd, or find the one that FENCING_TEST_ETCD_URL names; raises ServerError when there is none.
 
-    `extra_args`: for the server's command line. `own`: never the external server.
+    `extra_args`: for the server's command line. `own`: never the external server. `data`: the folder of its data.
     """
     url = named_by(URL_VARIABLE)
     if url and not (own or extra_args):
@@ -93,17 +98,21 @@ def start_etcd(*, extra_args: Sequence[str] = (), own: bool = False) -> EtcdServ
 
     def start(source: str) -> EtcdServer | None:
         binary = find_etcd_binary()
-        return _start_binary(binary, extra_args) if binary and source == "path" else None
+        return _start_binary(binary, extra_args, data=data) if binary and source == "path" else None
 
     return start_first(start, None, _REFUSAL)
 
 
 def _start_binary(
-    binary: EtcdBinary, extra_args: Sequence[str], peers: Mapping[int, str] | None = None, own: int = 0
+    binary: EtcdBinary,
+    extra_args: Sequence[str],
+    peers: Mapping[int, str] | None = None,
+    own: int = 0,
+    data: Path | None = None,
 ) -> EtcdServer:
     """Start one; or the member at the port `own`, where the others reach each at its URL of `peers`."""
     directory = new_directory()
-    data = directory / "data"
+    data = data or directory / "data"
     scheme = "https" if "--cert-file" in extra_args else "http"
 
     def command(port: int) -> list[str]:

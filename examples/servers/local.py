@@ -223,8 +223,8 @@ class LocalProcess:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the process has ended by itself."""
-        return self._process is not None and self._process.poll() is not None
+        """Whether the process runs no more, by itself or because it was ended."""
+        return self._process is None or self._process.poll() is not None
 
     def _start(self) -> bool:
         """Start on `port` and wait until it serves; False if the port was taken."""
