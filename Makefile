@@ -29,6 +29,7 @@
 #                             conditions), into .node
 #   make thorough-mysql       the thorough tests of MariaDB on a MySQL; Debian's, unpacked into .mysql (needs apt): 270 MB
 #   make thorough-mysql-lts   the same on MySQL 8.4; Ubuntu's, unpacked into .mysql-lts: 190 MB
+#   make thorough-etcd        the thorough tests of etcd on etcd 3.5; Debian's, unpacked into .etcd (needs apt): 100 MB
 #   make clean                remove all that make made
 #   make PYTHON=python3.15 VENV=.venv-3.15 test    with another Python, in a folder of its own. Servers that have no wheel for it
 #                             are found in .servers: a link to a folder that has them (ln -s .venv .servers)
@@ -36,7 +37,8 @@
 .POSIX:
 .PHONY: demo demos demo-object-upload demo-failover demo-http-service \
 	demo-wrong-locks demo-network-delay demo-slow-work demo-hot-standby demo-clock-jump demo-redlock \
-	test near thorough thorough-mysql thorough-mysql-lts stress torture redlock explore mutants bench check faces wheel node clean help
+	test near thorough thorough-mysql thorough-mysql-lts thorough-etcd stress torture redlock explore mutants bench check faces wheel \
+	node clean help
 
 VENV = .venv
 BIN = $(VENV)/bin
@@ -101,6 +103,15 @@ thorough-mysql thorough-mysql-lts: thorough-%: $(VENV)/.dev .%/.installed
 	@.ci/install-mysql $(@D) $(if $(findstring lts,$@),LTS)
 	@touch $@
 
+thorough-etcd: $(VENV)/.dev .etcd/.installed
+	@.etcd/bin/etcd --version
+	@PATH="$(CURDIR)/.etcd/bin:$$PATH" $(PYTEST) $(SPREAD) --thorough tests/etcd $(ARGS)
+
+.etcd/.installed:
+	@echo "Unpacking an etcd into $(@D), half a minute, once."
+	@.ci/install-etcd $(@D)
+	@touch $@
+
 stress: $(VENV)/.dev
 	@$(BIN)/python -m tests.stress $(ARGS)
 
@@ -161,7 +172,7 @@ help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
 
 clean:
-	rm -rf .venv .venv-* .python-* .servers .wheel .node .mysql .mysql-lts build dist .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-* .python-* .servers .wheel .node .mysql .mysql-lts .etcd build dist .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.python:

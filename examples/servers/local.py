@@ -221,6 +221,11 @@ class LocalProcess:
     def pid(self) -> int | None:
         return self._process.pid if self._process else None
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the process runs no more, by itself or because it was ended."""
+        return self._process is None or self._process.poll() is not None
+
     def _start(self) -> bool:
         """Start on `port` and wait until it serves; False if the port was taken."""
         self._data.mkdir(exist_ok=True)

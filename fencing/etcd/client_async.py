@@ -55,7 +55,8 @@ class AsyncConnections:
 
     async def _ask(self, call: Call) -> Reply:
         deadline = time.monotonic() + call.timeout
-        pool = self._pools[asyncio.get_running_loop()]
+        loop = asyncio.get_running_loop()
+        own = pool = self._pools[loop]
         if call.path in URGENT or call.is_release:
             pool, connection = await pool.take_urgently(call.timeout)
         else:
@@ -75,7 +76,8 @@ class AsyncConnections:
             self._endpoints.failed(endpoint)
             raise
         finally:
-            if self.closed or not connection.used:  # a block may end after the closing
+            # A block may end after the closing. And the pool of a loop that is about to end was closed before this.
+            if self.closed or not connection.used or self._pools.get(loop) is not own:
                 connection.close()
             pool.give_back(connection)
 

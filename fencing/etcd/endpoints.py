@@ -89,6 +89,8 @@ def _check(endpoints: Any, kind: str) -> list[Endpoint]:
 
 def _check_tls(endpoints: list[Endpoint], tls: Any) -> ssl.SSLContext | None:
     if tls is not None and not isinstance(tls, ssl.SSLContext):
+        if type(tls).__name__ == "SSLContext":  # its sockets would stop all greenlets
+            raise TypeError("tls was made before greenlets took the place of threads: patch first, and make it then")
         raise TypeError(f"tls is an ssl.SSLContext, not {type(tls).__name__}; ssl.create_default_context() makes one")
     if not any(each.tls for each in endpoints):
         if tls is not None:

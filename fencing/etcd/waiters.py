@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+import weakref
 from typing import Any, NamedTuple
 
 from fencing.etcd.calls import body_of, encode
@@ -66,46 +66,36 @@ def is_end(line: bytes) -> bool:
     return b'"canceled"' in line or b'"error"' in line
 
 
-_permits: deque[None] = deque()
-
-
-def _reset() -> None:
-    _permits.clear()
-    _permits.extend([None] * MOST_STREAMS)
-
-
-_reset()
-process.after_fork(_reset)
-
-
 class Permit:
     """The permission to have a stream, until it is given back or collected."""
 
-    __slots__ = ("_pids",)
-
-    def __init__(self) -> None:
-        self._pids = [process.pid()]  # a list's steps are atomic: it is given back once
+    __slots__ = ("__weakref__",)
 
     def give_back(self) -> None:
         """Let another waiter have a stream."""
-        try:
-            pid = self._pids.pop()
-        except IndexError:
-            return
-        if pid == process.pid():
-            _permits.append(None)
+        _lent.discard(weakref.ref(self))
 
-    def __del__(self) -> None:
-        self.give_back()
+
+_lent: set[weakref.ref[Permit]] = set()  # weak: what an interruption took from its waiter is collected
+
+
+def _reset() -> None:
+    _lent.clear()
+
+
+process.after_fork(_reset)
 
 
 def permit() -> Permit | None:
     """Return the permission to have one more stream; None: there are too many."""
-    try:
-        _permits.pop()
-    except IndexError:
+    if len(_lent) >= MOST_STREAMS:
         return None
-    return Permit()
+    made = Permit()
+    _lent.add(weakref.ref(made, _lent.discard))
+    if len(_lent) > MOST_STREAMS:  # another thread was faster
+        made.give_back()
+        return None
+    return made
 
 
 def end_stream(waiter: Waiter) -> None:

@@ -118,11 +118,10 @@ class _Known:
     waiting: LongWait | None = None
 
     def note(self, reply: Taken, backend: Backend, resource: str, timeout: float) -> None:
-        """Note that another has the lock."""
+        """Note who else has the lock."""
         if self.waiting is None and timeout > WARNING_SECONDS:
             self.waiting = begin_wait(backend, resource)
-        self.remaining, self.place = reply.remaining, reply.place
-        self.owner, self.kept_by = reply.owner, reply.kept_by
+        self.remaining, self.owner, self.kept_by = reply.remaining, reply.owner, reply.kept_by
 
     def as_last_reply(self) -> Taken:
         """Return the last known state in place of a reply."""
@@ -208,6 +207,7 @@ def acquire(
                 raise
             known.decided_by, known.rounds = None, 0
             if isinstance(reply, Taken):
+                known.place = reply.place  # first: an interruption in between leaves it
                 taking.over()
                 if reply.waiters is not None:
                     raise NotAcquired(

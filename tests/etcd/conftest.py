@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -25,9 +26,9 @@ def fresh_etcd() -> Iterator[EtcdFactory]:
     """Starts servers of the test's own, to kill and to freeze."""
     with ExitStack() as stack:
 
-        def start(extra_args: Sequence[str] = ()) -> EtcdServer:
+        def start(extra_args: Sequence[str] = (), data: Path | None = None) -> EtcdServer:
             try:
-                return stack.enter_context(start_etcd(extra_args=extra_args, own=True))
+                return stack.enter_context(start_etcd(extra_args=extra_args, own=True, data=data))
             except ServerError as error:
                 missing_or_broken("etcd", error)
 

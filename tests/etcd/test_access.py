@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,15 +18,9 @@ from fencing.etcd.layout import PREFIX
 from fencing.kernel.fence import new_token
 from tests.support.etcd import EtcdSide, with_faults
 from tests.support.refusals import refused_as_held
+from tests.support.tls import TlsOfBothSides, client_context
 
 Start = Callable[..., EtcdServer]
-
-_REQUEST = "openssl req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN={name} -keyout {name}.key"
-_AUTHORITY = f"{_REQUEST} -x509 -days 1 -out {{name}}.pem"
-_SIGN = (
-    "openssl x509 -req -in {name}.csr -CA authority.pem -CAkey authority.key -days 1 "
-    "-extfile {name}.ext -out {name}.pem"
-)
 
 
 def name() -> str:
@@ -34,26 +28,8 @@ def name() -> str:
 
 
 @pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Certificates of a server and of a client, and the authority of both."""
-    folder = tmp_path_factory.mktemp("certificates")
-
-    def run(command: str, **values: str) -> None:
-        subprocess.run(command.format(**values).split(), cwd=folder, check=True, capture_output=True)
-
-    run(_AUTHORITY, name="authority")
-    for each, use in (("server", "serverAuth,clientAuth"), ("worker", "clientAuth")):
-        (folder / f"{each}.ext").write_text(f"subjectAltName=IP:127.0.0.1\nextendedKeyUsage={use}\n")
-        run(_REQUEST + " -out {name}.csr", name=each)
-        run(_SIGN, name=each)
-    return folder
-
-
-def tls_arguments(folder: Path) -> Sequence[str]:
-    return (
-        *("--cert-file", f"{folder}/server.pem", "--key-file", f"{folder}/server.key"),
-        *("--client-cert-auth", "--trusted-ca-file", f"{folder}/authority.pem"),
-    )
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> TlsOfBothSides:
+    return TlsOfBothSides(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.fixture
@@ -71,12 +47,11 @@ def block(side: EtcdSide, coordinator: Any) -> None:
 
 
 @pytest.mark.thorough
-def test_certificates_of_both_sides(fresh_etcd: Start, certificates: Path, sides: list[EtcdSide]) -> None:
-    server = fresh_etcd(tls_arguments(certificates))
+def test_certificates_of_both_sides(fresh_etcd: Start, certificates: TlsOfBothSides, sides: list[EtcdSide]) -> None:
+    server = fresh_etcd(certificates.arguments)
     assert server.url.startswith("https://")
-    trusted = ssl.create_default_context(cafile=str(certificates / "authority.pem"))
-    both = ssl.create_default_context(cafile=str(certificates / "authority.pem"))
-    both.load_cert_chain(certificates / "worker.pem", certificates / "worker.key")
+    trusted = client_context(certificates.folder, has_certificate=False)
+    both = client_context(certificates.folder)
     for side in sides:
         block(side, side.coordinator(urls=[server.url], tls=both))
         held = side.call(side.coordinator(urls=[server.url], tls=both).acquire, "held")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -15,8 +15,10 @@ import pytest
 from fencing.etcd import waiters
 from fencing.etcd.client import Stream
 from fencing.kernel.fence import new_token
+from fencing.locks import plans
 from fencing.locks.backend import Taken
 from tests.support.etcd import EtcdSide, with_faults
+from tests.support.every_step import at_every_step
 from tests.support.refusals import refused_as_held
 
 
@@ -87,30 +89,68 @@ def test_a_waiter_that_gives_up_leaves_no_key(etcd: EtcdSide) -> None:
 
 @pytest.mark.thorough
 def test_more_waiters_than_streams_ask_again_by_themselves(etcd: EtcdSide, monkeypatch: pytest.MonkeyPatch) -> None:
-    permits: deque[None] = deque([None])
-    monkeypatch.setattr(waiters, "_permits", permits)
+    lent: set[Any] = set()
+    monkeypatch.setattr(waiters, "_lent", lent)
     monkeypatch.setattr(waiters, "MOST_STREAMS", 1)
     resource, holder = name(), etcd.coordinator()
     lease = etcd.call(holder.acquire, resource)
     crowd = Crowd(etcd, resource, [etcd.coordinator() for _ in range(3)])
-    etcd.wait_until(lambda: not permits)
+    etcd.wait_until(lambda: lent)
     assert etcd.call(lease.release)
     assert crowd.join() == [0, 1, 2]
-    etcd.wait_until(lambda: len(permits) == 1)
+    etcd.wait_until(lambda: not lent)
 
 
 def test_the_end_of_a_stream_gives_its_permission_back_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also while something still refers to it, such as the traceback of an error."""
-    permits: deque[None] = deque([None])
-    monkeypatch.setattr(waiters, "_permits", permits)
+    monkeypatch.setattr(waiters, "_lent", set())
+    monkeypatch.setattr(waiters, "MOST_STREAMS", 1)
     waiter, permitted = waiters.Waiter(), waiters.permit()
     assert permitted is not None
     assert waiters.permit() is None
     stream = waiter.stream = Stream("key", permitted)
     waiters.end_stream(waiter)
-    assert len(permits) == 1
+    assert waiters.permit() is not None
+    assert waiters.permit() is not None  # what is collected is given back, too
     stream.permit.give_back()
-    assert len(permits) == 1
+    assert not waiters._lent
+
+
+def test_an_interruption_loses_no_permission(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that was taken, and had no object yet, was lost for ever."""
+    monkeypatch.setattr(waiters, "_lent", set())
+
+    def work() -> None:
+        permitted = waiters.permit()
+        assert permitted is not None
+        permitted.give_back()
+
+    def check() -> None:
+        gc.collect()
+        assert not waiters._lent
+
+    assert at_every_step(work, check) > 3
+
+
+class Interrupted(Exception):
+    """What a signal handler raises."""
+
+
+def test_a_waiter_that_is_interrupted_as_it_notes_its_place_leaves_it(
+    etcd: EtcdSide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was nobody's then, and held up the others for its ttl."""
+    resource, holder, coordinator = name(), etcd.coordinator(), etcd.coordinator()
+    lease = etcd.call(holder.acquire, resource)
+
+    def note(*_: object) -> None:
+        raise Interrupted
+
+    monkeypatch.setattr(plans._Known, "note", note)
+    with pytest.raises(Interrupted):
+        etcd.call(coordinator.acquire, resource, timeout=30)
+    etcd.wait_until(lambda: len(etcd.keys(holder, resource)) == 1)
+    assert etcd.call(lease.release)
 
 
 @pytest.mark.thorough
@@ -118,10 +158,10 @@ def test_there_are_64_streams_of_a_process_at_most(etcd: EtcdSide) -> None:
     resource, holder, coordinator = name(), etcd.coordinator(), etcd.coordinator()
     lease = etcd.call(holder.acquire, resource)
     crowd = Crowd(etcd, resource, [coordinator] * 70)
-    etcd.wait_until(lambda: not waiters._permits)
+    etcd.wait_until(lambda: len(waiters._lent) == waiters.MOST_STREAMS)
     assert etcd.call(lease.release)
     assert sorted(crowd.join()) == list(range(70))
-    etcd.wait_until(lambda: len(waiters._permits) == waiters.MOST_STREAMS)
+    etcd.wait_until(lambda: not waiters._lent)
 
 
 @pytest.mark.thorough

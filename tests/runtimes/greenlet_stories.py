@@ -34,10 +34,12 @@ if WHEN == "first":
     replace_threads()
 
 import asyncio
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from socketserver import ThreadingMixIn
 from tempfile import TemporaryDirectory
 from urllib.parse import urlsplit
@@ -77,6 +79,9 @@ from storage_guards import (
 from storage_guards.http import fence_for
 from tests.support.etcd import EtcdSide
 from tests.support.refusals import refused_as_held
+from tests.support.tls import client_context
+
+EARLY = ssl.create_default_context()
 
 if WHEN == "late":
     replace_threads()
@@ -214,11 +219,23 @@ def redlock() -> None:
     play(RedlockCoordinator([redis.Redis.from_url(url) for url in SERVERS.split(",")], ttl=TTL))
 
 
-def etcd() -> None:
+def etcd(**options: Any) -> None:
     side = EtcdSide(False, [REDIS])
-    reader = side.coordinator()
-    play_in_order(side.coordinator(ttl=TTL), lambda: len(side.keys(reader, "turns")) - 1)
-    play(side.coordinator(ttl=TTL))
+    reader = side.coordinator(**options)
+    play_in_order(side.coordinator(ttl=TTL, **options), lambda: len(side.keys(reader, "turns")) - 1)
+    play(side.coordinator(ttl=TTL, **options))
+
+
+def etcd_tls() -> None:
+    """With certificates of both sides. A context that was made before the threads were replaced is refused."""
+    if WHEN == "late":
+        try:
+            etcd(tls=EARLY)
+        except TypeError as error:
+            assert "patch first" in str(error), error
+        else:
+            raise AssertionError("its sockets stop all greenlets")
+    etcd(tls=client_context(Path(SERVERS.split(",")[1])))
 
 
 def sql() -> None:

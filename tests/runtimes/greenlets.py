@@ -40,6 +40,7 @@ STORIES = (
     "cluster",
     "mariadb",
     "etcd",
+    "etcd_tls",
 )
 """The functions of ``greenlet_stories`` that are played with each library."""
 
@@ -65,6 +66,9 @@ def _urls_for(story: str, request: pytest.FixtureRequest) -> str:
     if story == "etcd":
         etcd: EtcdServer = request.getfixturevalue("etcd_server")
         return etcd.url
+    if story == "etcd_tls":
+        secure: tuple[EtcdServer, Path] = request.getfixturevalue("etcd_with_tls")
+        return f"{secure[0].url},{secure[1]}"
     server: RedisServer = request.getfixturevalue("any_redis")
     return server.url
 

@@ -34,7 +34,7 @@ def test_the_seconds_of_each_part_are_told_before_the_last_one(tmp_path: Path) -
     lines = done.stdout.splitlines()
     assert lines[-1] == "make test", "its own summary ends the output"
     table = lines[lines.index("The parts took:") + 1 : -2]
-    names = ["check", "wheel", "thorough", "thorough-mysql", "thorough-mysql-lts"]
+    names = ["check", "wheel", "thorough", "thorough-mysql", "thorough-mysql-lts", "thorough-etcd"]
     newest = [f"{name}-on-{NEWEST}" for name in ("check", "wheel", "test")]
     assert [line.split()[2] for line in table] == names + newest
     assert int(table[1].split()[0]) >= 1
