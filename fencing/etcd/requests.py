@@ -24,7 +24,7 @@ from fencing.etcd.leases import Lease
 from fencing.kernel.effects import Plan
 from fencing.kernel.errors import CoordinatorUnavailable
 from fencing.kernel.fence import MAX_NUMBER
-from fencing.kernel.retry import Answer
+from fencing.kernel.retry import LEAST_SECONDS, Answer, NoReply
 from fencing.locks.backend import Backend
 from fencing.locks.numbers import LogBase, log_base
 from fencing.locks.settings import Settings
@@ -187,12 +187,17 @@ class EtcdRequests(Backend):
             yield from self._plan_log_in(about, settings, deadline, is_release=is_release)
         repeated = False
         while True:
-            used = self._credentials
-            answer = yield from self.plan_until_answered(attempt, about, settings, deadline, may_take=may_take)
-            repeated = repeated or answer.repeated
-            refused = answer.value.refused
+            used, sent_at = self._credentials, self.clock()
+            try:  # nearly always it is answered at once
+                value = yield attempt(max(min(settings.attempt_seconds, deadline - sent_at), LEAST_SECONDS), False)
+            except NoReply as failure:
+                answer = yield from self.plan_until_answered(
+                    attempt, about, settings, deadline, may_take=may_take, failure=failure
+                )
+                value, sent_at, repeated = answer.value, answer.sent_at, repeated or answer.repeated
+            refused = value.refused
             if refused is None or not refused.is_unauthenticated:
-                return Answer(answer.value, answer.sent_at, repeated)
+                return Answer(value, sent_at, repeated)
             if self.user is None or self.clock() >= deadline:
                 raise CoordinatorUnavailable(
                     f"etcd at {self.address} refused the request: {refused.text}; pass user and password",

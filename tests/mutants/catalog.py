@@ -2476,15 +2476,15 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a-grant-of-etcd-does-not-check-the-base",
         "fencing/etcd/plans.py",
-        '[first, compare(own, "MOD", place.created), unchanged(numbers)]',
-        '[first, compare(own, "MOD", place.created)]',
+        "[*conditions, unchanged(numbers)]",
+        "conditions",
         ("tests/etcd/test_numbers.py::test_a_floor_lifts_the_numbers_of_all_coordinators[sync]",),
     ),
     Mutant(
         "a-grant-of-etcd-does-not-check-who-is-before",
         "fencing/etcd/plans.py",
-        '[first, compare(own, "MOD", place.created), unchanged(numbers)]',
-        '[compare(own, "MOD", place.created), unchanged(numbers)]',
+        'conditions = [compare(prefix, "CREATE", 0, all_below=True)]',
+        "conditions = []",
         ("tests/etcd/test_leases.py::test_a_refusal_keeps_its_lease[sync]",),
     ),
     Mutant(
