@@ -33,22 +33,27 @@ class EtcdKeeping(EtcdReading):
         for lease in clean:  # until the answer has come: a release meanwhile must not let it serve another lock
             lease.is_clean = False
         own = [compare(each.key, "MOD", each.modified) for each in kept]
-        keys = [read(each.key) for each in kept]
         ids = [each.lease.id for each in kept]
-        answer, reply = yield from self.plan_alive(ids, own, keys, about, settings, deadline)
+        answer, own_all = yield from self.plan_alive(ids, own, about, settings, deadline)
         alive = {int(each["ID"]): "TTL" in each for each in answer.value.messages}
         for lease in clean:
             lease.is_clean = not answer.repeated
         results: list[float | CoordinatorUnavailable | None] = []
-        for i, each in enumerate(kept):
-            key = None if reply.succeeded else reply.first_key(i)
-            is_own = reply.succeeded or (key is not None and key.modified == each.modified)
+        owns = [True] * len(kept) if own_all else (yield from self._plan_owns(kept, about, settings, deadline))
+        for each, is_own in zip(kept, owns, strict=True):
             if is_own and alive[each.lease.id]:
                 each.lease.alive_at = answer.sent_at
                 results.append(believed_until(each.lease, settings, answer.sent_at))
             else:
                 results.append(None)
         return results
+
+    def _plan_owns(self, kept: Sequence[Kept], about: str, settings: Settings, deadline: float) -> Plan[list[bool]]:
+        """Return of each grant whether its key is still its own. It is asked only where a condition did not hold."""
+        reading = body_of(transaction([], [read(each.key) for each in kept], []))
+        answer = yield from self.plan_request("kv/txn", reading, about, settings, deadline)
+        found = [answer.value.first_key(i) for i in range(len(kept))]
+        return [key is not None and key.modified == each.modified for each, key in zip(kept, found, strict=True)]
 
     def plan_release(self, grant: GrantOrFence, settings: Settings, *, deadline: float) -> Plan[bool]:
         kept: Kept | None = grant.kept if isinstance(grant, Grant) else None

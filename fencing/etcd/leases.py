@@ -19,6 +19,9 @@ MOST_SPARE = 8
 FRESH_SHARE = 0.1
 """For which share of its ttl a lease is used as it is. After that it is kept alive first."""
 
+RENEWED_FRESH_SHARE = 1 / 3
+"""The same for a lock that renews itself, as that comes soon then. A waiter's lease is never older: ``ALIVE_SHARE``."""
+
 USABLE_SHARE = 0.6
 """After which share of its ttl a spare lease is left to end."""
 
@@ -127,6 +130,6 @@ class Leases:
         return True
 
 
-def is_fresh(lease: Lease, now: float) -> bool:
-    """Return whether a lease may be used as it is."""
-    return now - lease.alive_at <= FRESH_SHARE * lease.ttl
+def is_fresh(lease: Lease, now: float, *, renews: bool) -> bool:
+    """Return whether a lease may be used as it is, for a lock that renews itself or not."""
+    return now - lease.alive_at <= (RENEWED_FRESH_SHARE if renews else FRESH_SHARE) * lease.ttl

@@ -45,6 +45,7 @@ class EtcdPlace:
         lease: of its key; None: it has none.
         created: the revision that created its key; 0: it has none.
         ahead: the key whose end lets it ask again.
+        is_woken: that has just ended, so the lock is mostly free for it.
     """
 
     def __init__(self, plans: KeepsPlaces, resource: str, token: str, settings: Settings) -> None:
@@ -53,6 +54,7 @@ class EtcdPlace:
         self.lease: Lease | None = None
         self.created = 0
         self.ahead, self._revision, self._polls = "", 0, 0
+        self.is_woken = False
         self.waiter = Waiter()
 
     def lose(self) -> None:
@@ -82,6 +84,7 @@ class EtcdPlace:
                     self._polls += 1
                     yield poll_pause(self._polls, math.inf, left)
                 if woken is not False:
+                    self.is_woken = woken is True
                     return
         except (NoReply, CoordinatorUnavailable):
             self._polls += 1

@@ -9,7 +9,6 @@ from fencing.etcd.calls import (
     AUTHENTICATE,
     Call,
     Key,
-    Reply,
     Step,
     body_of,
     compare,
@@ -24,7 +23,7 @@ from fencing.etcd.leases import Lease
 from fencing.kernel.effects import Plan
 from fencing.kernel.errors import CoordinatorUnavailable
 from fencing.kernel.fence import MAX_NUMBER
-from fencing.kernel.retry import Answer
+from fencing.kernel.retry import LEAST_SECONDS, Answer, NoReply
 from fencing.locks.backend import Backend
 from fencing.locks.numbers import LogBase, log_base
 from fencing.locks.settings import Settings
@@ -106,7 +105,7 @@ class EtcdRequests(Backend):
     def plan_keep_alive(self, lease: Lease, resource: str, settings: Settings, deadline: float) -> Plan[float | None]:
         """Give a lease its full ttl, and return the moment before; None: it is over."""
         was_clean, lease.is_clean = lease.is_clean, False
-        answer, _ = yield from self.plan_alive([lease.id], [], [], resource, settings, deadline)
+        answer, _ = yield from self.plan_alive([lease.id], [], resource, settings, deadline)
         lease.is_clean = was_clean and not answer.repeated
         ttl = answer.value.message.get("TTL")
         if ttl is None:
@@ -115,9 +114,9 @@ class EtcdRequests(Backend):
         return lease.alive_at
 
     def plan_alive(
-        self, leases: Sequence[int], own: list[Step], keys: list[Step], about: str, settings: Settings, deadline: float
-    ) -> Plan[tuple[Answer, Reply]]:
-        """Give leases their full ttl. Return the answer, with a message for each, and the reply of the read behind it.
+        self, leases: Sequence[int], own: list[Step], about: str, settings: Settings, deadline: float
+    ) -> Plan[tuple[Answer, bool]]:
+        """Give leases their full ttl. Return the answer, with a message for each, and whether all conditions held.
 
         A leader that was frozen keeps leases alive before it learns that another one leads, where they end earlier:
         https://github.com/etcd-io/etcd/issues/15247. Its messages have the term of before. A majority stands behind a
@@ -125,16 +124,15 @@ class EtcdRequests(Backend):
 
         Args:
             own: conditions of the read.
-            keys: the steps that read what they are about, if one does not hold.
         """
-        alive, check = of_leases(leases), body_of(transaction(own, [read(BASE)], keys))  # without a read it is local
+        alive, check = of_leases(leases), body_of(transaction(own, [read(BASE)], []))  # without a read it is local
         repeated = False
         for _ in range(MOST_TERMS):
             answer = yield from self.plan_request("lease/keepalive", alive, about, settings, deadline)
             repeated = repeated or answer.repeated
             behind = yield from self.plan_request("kv/txn", check, about, settings, deadline)
             if len(answer.value.messages) == len(leases) and answer.value.terms == behind.value.terms:
-                return Answer(answer.value, answer.sent_at, repeated), behind.value
+                return Answer(answer.value, answer.sent_at, repeated), behind.value.succeeded
         text = f"etcd at {self.address} has changed its leader {MOST_TERMS} times during a renewal; retry"
         raise CoordinatorUnavailable(text, resource=about, address=self.address)
 
@@ -187,12 +185,17 @@ class EtcdRequests(Backend):
             yield from self._plan_log_in(about, settings, deadline, is_release=is_release)
         repeated = False
         while True:
-            used = self._credentials
-            answer = yield from self.plan_until_answered(attempt, about, settings, deadline, may_take=may_take)
-            repeated = repeated or answer.repeated
-            refused = answer.value.refused
+            used, sent_at = self._credentials, self.clock()
+            try:  # nearly always it is answered at once
+                value = yield attempt(max(min(settings.attempt_seconds, deadline - sent_at), LEAST_SECONDS), False)
+            except NoReply as failure:
+                answer = yield from self.plan_until_answered(
+                    attempt, about, settings, deadline, may_take=may_take, failure=failure
+                )
+                value, sent_at, repeated = answer.value, answer.sent_at, repeated or answer.repeated
+            refused = value.refused
             if refused is None or not refused.is_unauthenticated:
-                return Answer(answer.value, answer.sent_at, repeated)
+                return Answer(value, sent_at, repeated)
             if self.user is None or self.clock() >= deadline:
                 raise CoordinatorUnavailable(
                     f"etcd at {self.address} refused the request: {refused.text}; pass user and password",

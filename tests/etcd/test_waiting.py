@@ -78,6 +78,59 @@ def test_waiters_get_the_lock_in_order_and_one_is_woken_each_time(etcd: EtcdSide
         assert each.paths == ["kv/txn", "kv/txn"]
 
 
+@pytest.mark.parametrize("renew", [True, False])
+def test_a_waiter_that_has_waited_takes_the_lock_with_one_request(etcd: EtcdSide, renew: bool) -> None:
+    """A lock that renews itself does so soon. Another one gets nearly all of its ttl: its lease is kept alive first."""
+    resource, holder = name(), etcd.coordinator()
+    lease = etcd.call(holder.acquire, resource)
+    coordinator = etcd.coordinator(renew=renew, ttl=600)
+    faults = with_faults(coordinator)
+    crowd = Crowd(etcd, resource, [coordinator])
+    etcd.wait_until(lambda: coordinator._backend.is_waited_for(resource))
+    place = coordinator._backend._places[resource]
+    place.lease.alive_at -= 0.25 * place.lease.ttl
+    faults.calls.clear()
+    assert etcd.call(lease.release)
+    assert crowd.join() == [0]
+    assert ("lease/keepalive" in faults.paths) is not renew
+    if renew:
+        assert faults.paths == ["kv/txn", "kv/txn"]
+
+
+def test_a_lock_that_nobody_else_wants_is_taken_without_the_steps_that_queue(etcd: EtcdSide) -> None:
+    resource, coordinator = name(), etcd.coordinator()
+    assert not coordinator._backend.is_waited_for(resource)
+    faults = with_faults(coordinator)
+    etcd.call(etcd.call(coordinator.acquire, resource, timeout=30).release)
+    assert not any(b"request_txn" in each.body for each in faults.calls)
+    lease = etcd.call(etcd.coordinator().acquire, resource)
+    crowd = Crowd(etcd, resource, [coordinator])
+    etcd.wait_until(lambda: coordinator._backend.is_waited_for(resource))
+    etcd.call(lease.release)
+    assert crowd.join() == [0]
+
+
+def test_a_waiter_that_is_woken_in_vain_keeps_its_place(etcd: EtcdSide) -> None:
+    """The waiter before it has given up, and the lock is still held."""
+    resource, holder = name(), etcd.coordinator()
+    lease = etcd.call(holder.acquire, resource)
+    enlist(etcd, etcd.coordinator(), resource)
+    coordinator = etcd.coordinator()
+    faults = with_faults(coordinator)
+    take = lambda: etcd.call(etcd.call(coordinator.acquire, resource, timeout=60).release)  # noqa: E731
+    thread = threading.Thread(target=take, daemon=True)
+    thread.start()
+    etcd.wait_until(lambda: len(etcd.keys(holder, resource)) == 3)
+    before = len(faults.calls)
+    gives_up = etcd.__dict__["dead"][-1].plan_leave(deadline=holder._backend.clock() + 30)
+    etcd.plan(holder, gives_up)
+    etcd.wait_until(lambda: len(faults.calls) == before + 2)
+    assert len(etcd.keys(holder, resource)) == 2
+    assert etcd.call(lease.release)
+    thread.join(60)
+    assert not thread.is_alive()
+
+
 @pytest.mark.thorough
 def test_a_waiter_that_gives_up_leaves_no_key(etcd: EtcdSide) -> None:
     resource, coordinator = name(), etcd.coordinator()
