@@ -17,7 +17,7 @@ from sqlalchemy.exc import DBAPIError
 
 from fencing.kernel.retry import LEAST_SECONDS
 from storage_guards.sql.plans import Statement
-from storage_guards.sqlalchemy.direct import fetch_directly, has_hooks, is_logged
+from storage_guards.sqlalchemy.direct import end_directly, fetch_directly, has_hooks, is_logged
 
 NO_SAVEPOINT = (1178, 1305)
 """The errors of a savepoint in a table whose engine has none, and in autocommit, where it is gone at once."""
@@ -194,17 +194,18 @@ class SessionBounds:
         return Changed(int(seq), recent_writes, int(warnings))
 
     def commit(self) -> bool:
-        """Commit and restore the bounds, in one request. The engine's transaction is rolled back after that, which has
-        nothing left to undo: as the connection is closed, and in place of the pool's own rollback.
+        """Commit and restore the bounds, in one request. The engine does not know, so it would roll back as the
+        connection is closed, which is left out.
 
         Returns:
-            False: nothing was done, because a hook or the log would see a rollback instead of a commit.
+            False: nothing was done, because a hook or the log would not see the commit.
         """
         connection = self._connection
         if not self._are_set or is_logged(connection) or has_hooks(connection, ("commit", "rollback")):
             return False
         fetch_directly(connection, _COMMIT)
         self._are_set = False
+        end_directly(connection)
         return True
 
     def _execute(self, compound: Compound, values: dict[str, Any]) -> Any:

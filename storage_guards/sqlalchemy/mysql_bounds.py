@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from fencing.sql.dialects import mysql_settings
-from storage_guards.sqlalchemy.direct import Answer, ask_directly, fetch_directly, has_hooks, is_logged
+from storage_guards.sqlalchemy.direct import Answer, ask_directly, end_directly, fetch_directly, has_hooks, is_logged
 
 _MULTI_STATEMENTS = 1 << 16
 """The flag, as the protocol has it: https://dev.mysql.com/doc/dev/mysql-server/latest/group__group__cs__capabilities__flags.html"""
@@ -94,24 +94,27 @@ class MySQLBounds:
         return answers[-len(statements) :]
 
     def commit(self) -> bool:
-        """Commit and restore the bounds, in one request. The engine's transaction is rolled back after that, which has
-        nothing left to undo: as the connection is closed, and in place of the pool's own rollback.
+        """Commit, and restore the bounds in the same request if that may be. The engine does not know, so it would roll
+        back as the connection is closed, which is left out.
 
         Returns:
-            False: nothing was done, because it would take two requests, or a hook or the log would see a rollback
-            instead of a commit.
+            False: nothing was done, because a hook or the log would not see the commit.
         """
         connection = self._connection
-        if not self.takes_several or is_logged(connection) or has_hooks(connection, ("commit", "rollback")):
+        if is_logged(connection) or has_hooks(connection, ("commit", "rollback")):
             return False
         answers: list[Answer] = []
         try:
-            ask_directly(connection, f"COMMIT; {self._restore}", answers, statements=2)
+            if self.takes_several:
+                ask_directly(connection, f"COMMIT; {self._restore}", answers, statements=2)
+                self._are_set = False
+            else:
+                ask_directly(connection, "COMMIT", answers)
         except DBAPIError:
             if not answers:
                 raise
             connection.invalidate()  # it is committed, and has changed settings
-        self._are_set = False
+        end_directly(connection)
         return True
 
 
