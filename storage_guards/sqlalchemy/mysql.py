@@ -1,5 +1,5 @@
-"""The mark table on MariaDB and MySQL. Each change of a mark is followed by a reading of it: see
-``statements_on_mysql``.
+"""The mark table on MariaDB and MySQL. Each change of a mark is followed by a reading of it (see
+``statements_on_mysql``), unless the mark is as the guard saw it last.
 
 Columns that must be exact are VARBINARY: collations treat different names as equal, and some pad them with blanks.
 """
@@ -40,7 +40,7 @@ from storage_guards.sqlalchemy.mysql_catalog import check_catalog
 from storage_guards.sqlalchemy.table import PLACES, tables_of
 
 MOST_SEEN = 1024
-"""How many marks a guard on MySQL knows as it saw them last."""
+"""How many marks a guard knows as it saw them last."""
 
 _CREATE_LOCK = "fencing_marks.create_tables"
 
@@ -96,7 +96,7 @@ class MySQLMarks(Marks):
         super().__init__(metadata, actual_schema or schema)
         self._partitioned: frozenset[str] = frozenset()
         self._partitions_are_innodb = False
-        self._seen: dict[tuple[str, int, str], SeenMark] = {}  # the marks of fences, as this guard saw them last
+        self._seen: dict[tuple[str, int, str], Seen] = {}  # the marks of fences, as this guard saw them last
 
     def create(self, connection: Connection, seconds: float) -> None:
         """Create the table and its floor row where they are missing, as :meth:`Marks.create` does.
@@ -253,7 +253,7 @@ class MySQLMarks(Marks):
         if isinstance(bounds, SessionBounds) and name in ("check", "claim"):
             changed = self._change(connection, bounds, statement)
             if changed is not None:
-                return changed.seq, changed.recent_writes
+                return self._note(statement, changed.seq, changed.recent_writes)
             row = _first(fetch_directly(connection, texts.read_locked.format(**_values_of(statement))))
         elif isinstance(bounds, MySQLBounds) and name in ("check", "claim"):
             row = self._ask(texts, bounds, statement)
@@ -271,17 +271,16 @@ class MySQLMarks(Marks):
         number, token = statement.number, statement.token
         written = row.recent_writes.partition(" ")[0] == statement.write
         if (row.number, row.token) == (number, token) and row.readers < number and (written or not statement.writes):
-            return row.seq, row.recent_writes
+            return self._note(statement, row.seq, row.recent_writes)
         return Refused((row.seq, row.recent_writes, None, None, row.number, row.token, row.readers))
 
-    def _ask(self, texts: MySQLStatements, bounds: MySQLBounds, statement: Statement) -> SeenMark | None:
+    def _ask(self, texts: MySQLStatements, bounds: MySQLBounds, statement: Statement) -> Found | None:
         """Check or claim as the first statement of the guard's own transaction, and return the mark after it.
 
         It is not read where it was as this guard saw it last.
         """
         values = _values_of(statement)
-        key = statement.resource, statement.number, statement.token
-        seen = self._seen.get(key) if statement.name == "check" else None
+        seen = self._seen_before(statement) if texts.is_innodb else None
         if seen is None:
             asked = [getattr(texts.rule, statement.name).format(**values), texts.read_locked.format(**values)]
         else:
@@ -292,27 +291,20 @@ class MySQLMarks(Marks):
             asked.append(f"SAVEPOINT {savepoint}")
         answers = bounds.ask(*asked)
         if seen is None:
-            row = _first(answers[1].rows[0] if answers[1].rows else None)
-        elif answers[0].number == seen.seq + 1:
-            recent_writes = f"{statement.write} {seen.recent_writes}"[:REMEMBERED_CHARACTERS]
-            row = seen._replace(seq=seen.seq + 1, recent_writes=recent_writes)
-        else:
-            [(rows, _)] = bounds.ask(texts.read_locked.format(**values))
-            row = _first(rows[0] if rows else None)
-        if len(self._seen) >= MOST_SEEN:
-            self._seen.clear()
-        if row is not None and (row.number, row.token) == key[1:] and texts.is_innodb:
-            self._seen[key] = row
-        else:
-            self._seen.pop(key, None)
-        return row
+            return _first(answers[1].rows[0] if answers[1].rows else None)
+        if answers[0].number == seen.seq + 1:
+            return Found(statement.number, statement.token, *seen.after(statement.write), 0, "InnoDB")
+        [(rows, _)] = bounds.ask(texts.read_locked.format(**values))
+        return _first(rows[0] if rows else None)
 
     def _change(self, connection: Connection, bounds: SessionBounds, statement: Statement) -> Changed | None:
         """Execute the check or the claim as a compound statement. Raise GuardNotEnforceable where the table that it has
         changed has no transactions."""
         located = self.locate(connection)
+        seen = self._seen_before(statement)
+        expected = None if seen is None else Changed(*seen.after(statement.write), 0)
         try:
-            changed = bounds.change(located.claim if statement.name == "claim" else located.check, statement)
+            changed = bounds.change(located.claim if statement.name == "claim" else located.check, statement, expected)
         except DBAPIError as error:
             if error.orig is not None and error.orig.args[0] in NO_SAVEPOINT:
                 self._require_innodb(connection)
@@ -321,6 +313,19 @@ class MySQLMarks(Marks):
         if changed is not None and changed.warnings:
             self._require_innodb(connection)
         return changed
+
+    def _seen_before(self, statement: Statement) -> Seen | None:
+        """Return what this guard saw last of a mark that is to be checked. It may have changed since."""
+        if statement.name != "check":
+            return None
+        return self._seen.get((statement.resource, statement.number, statement.token))
+
+    def _note(self, statement: Statement, seq: int, recent_writes: str) -> Seen:
+        """Note what a mark has where it admits the statement. That may be undone, and is only ever compared."""
+        if len(self._seen) >= MOST_SEEN:
+            self._seen.clear()
+        seen = self._seen[statement.resource, statement.number, statement.token] = Seen(seq, recent_writes)
+        return seen
 
     def _require_innodb(self, connection: Connection) -> None:
         """Look up the table's engine, and raise GuardNotEnforceable unless it is InnoDB."""
@@ -336,7 +341,18 @@ class MySQLMarks(Marks):
         yield from check_catalog(connection, located, is_partitioned=located.schema in self._partitioned)
 
 
-class SeenMark(NamedTuple):
+class Seen(NamedTuple):
+    """What a mark had when it was seen."""
+
+    seq: int
+    recent_writes: str
+
+    def after(self, write: str) -> Seen:
+        """Return what it has after one write more."""
+        return Seen(self.seq + 1, f"{write} {self.recent_writes}"[:REMEMBERED_CHARACTERS])
+
+
+class Found(NamedTuple):
     """A mark as it was read, or the floor."""
 
     number: int
@@ -347,11 +363,11 @@ class SeenMark(NamedTuple):
     engine: str | None
 
 
-def _first(row: Any) -> SeenMark | None:
+def _first(row: Any) -> Found | None:
     """Return a mark that was read, if there is one. Raise GuardNotEnforceable where its table has no transactions."""
     if row is None:
         return None
-    found = SeenMark._make(row)
+    found = Found._make(row)
     _require_innodb(found)
     return found
 
