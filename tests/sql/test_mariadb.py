@@ -493,6 +493,19 @@ def test_a_known_mark_of_a_table_that_lost_its_transactions(shop: Shop) -> None:
     assert shop.total == 1
 
 
+def test_advance_leaves_the_callers_last_insert_id(shop: Shop) -> None:
+    """MySQL's check of a known mark sets it. So that one is for the guard's own transactions alone."""
+    shop.guard.claim(MINE)
+    shop.guard.write(MINE, ADD)
+    with shop.engine.connect() as connection:
+        connection.execute(text("CREATE TEMPORARY TABLE made (id INTEGER PRIMARY KEY AUTO_INCREMENT)"))
+        connection.execute(text("INSERT INTO made VALUES (NULL), (NULL)"))
+        connection.execute(text("INSERT INTO made VALUES (NULL)"))
+        shop.guard.advance(connection, MINE)
+        assert connection.execute(text("SELECT LAST_INSERT_ID()")).scalar_one() == 3
+        connection.execute(text("DROP TEMPORARY TABLE made"))
+
+
 @pytest.mark.parametrize("change", ["number = 6", "token = 'bbbbbbbbbbbbbbbbbbbbbb'", "readers = 5"])
 def test_a_known_mark_that_is_another_fences_now(shop: Shop, known: Known, change: str) -> None:
     """Even with the same seq and the same writes."""
