@@ -231,23 +231,8 @@ class MySQL(Dialect):
         One statement sets the bounds, and saves the old values in user variables. See :meth:`Dialect.bounded_waits` for
         the arguments.
         """
-        is_mariadb = self.is_mariadb(connection)
-        limits = mysql_limits(is_mariadb, seconds)
-        if not is_mariadb:
-            # MySQL has no bound for idle transactions alone. A session that goes back to its pool needs its own again.
-            limits["wait_timeout"] = limits["lock_wait_timeout"]
-        prefix = "fencing" if begins else "fencing_joined"  # a block around a joined transaction may have set bounds
-        change = [f"@{prefix}_{name} = @@SESSION.{name}" for name in limits]
-        change += [f"SESSION {name} = {limit}" for name, limit in limits.items()]
-        if begins:
-            level = "tx_isolation" if is_mariadb else "transaction_isolation"
-            # Without SESSION it applies only to the next transaction.
-            next_level = "'READ-COMMITTED'"
-            if not read_committed:
-                next_level = f"IF(@@SESSION.{level} = 'SERIALIZABLE', 'SERIALIZABLE', {next_level})"
-            change.append(f"@@{level} = {next_level}")
-        restore = [f"SESSION {name} = @{prefix}_{name}" for name in limits]
-        return with_settings(connection, f"SET {', '.join(change)}", f"SET {', '.join(restore)}")
+        settings = mysql_settings(self.is_mariadb(connection), seconds, begins=begins, read_committed=read_committed)
+        return with_settings(connection, *settings)
 
     def refuses_within(self, seconds: float) -> float:
         """Return a second more than the whole seconds that it counts: it checks once in a second."""
@@ -283,6 +268,31 @@ class MySQL(Dialect):
 
     def _kind(self, connection: Connection) -> str:
         return "MariaDB" if self.is_mariadb(connection) else "MySQL"
+
+
+def mysql_settings(
+    is_mariadb: bool, seconds: float, *, begins: bool = True, read_committed: bool = False
+) -> tuple[str, str]:
+    """Return the statement that bounds a session of MariaDB or MySQL, and the one that restores what was there before.
+
+    See :meth:`Dialect.bounded_waits` for the arguments.
+    """
+    limits = mysql_limits(is_mariadb, seconds)
+    if not is_mariadb:
+        # MySQL has no bound for idle transactions alone. A session that goes back to its pool needs its own again.
+        limits["wait_timeout"] = limits["lock_wait_timeout"]
+    prefix = "fencing" if begins else "fencing_joined"  # a block around a joined transaction may have set bounds
+    change = [f"@{prefix}_{name} = @@SESSION.{name}" for name in limits]
+    change += [f"SESSION {name} = {limit}" for name, limit in limits.items()]
+    if begins:
+        level = "tx_isolation" if is_mariadb else "transaction_isolation"
+        # Without SESSION it applies only to the next transaction.
+        next_level = "'READ-COMMITTED'"
+        if not read_committed:
+            next_level = f"IF(@@SESSION.{level} = 'SERIALIZABLE', 'SERIALIZABLE', {next_level})"
+        change.append(f"@@{level} = {next_level}")
+    restore = [f"SESSION {name} = @{prefix}_{name}" for name in limits]
+    return f"SET {', '.join(change)}", f"SET {', '.join(restore)}"
 
 
 def mysql_limits(is_mariadb: bool, seconds: float) -> dict[str, str]:

@@ -172,6 +172,13 @@ _CHECK_MYSQL = f"""
     recent_writes = {{recent}}IF({{admitted}}{_MATCHES}, {_REMEMBER_MYSQL}, recent_writes),
     seq = {{seq}}seq + {_MATCHES}
 """
+# The one number of the UPDATE's answer is the new seq where the mark has the writes that the caller has seen, else 0.
+# seq comes first, so the comparison reads what was there before.
+_IS_AS_SEEN = f"({_MATCHES} AND recent_writes = {{{{recent}}}})"
+_CHECK_AS_SEEN = f"""
+    seq = seq + IF(LAST_INSERT_ID(IF({_IS_AS_SEEN}, seq + 1, 0)), 1, {_MATCHES}),
+    recent_writes = IF({_MATCHES}, {_REMEMBER_MYSQL}, recent_writes)
+"""
 _MADE = "resource, number, token, seq, recent_writes, claimed_at"
 
 
@@ -186,12 +193,19 @@ class MySQLStatements(NamedTuple):
         read_locked: reads the mark, and locks it.
         stored_check: the check as a change that stores its answer (``STORE``).
         stored_claim: likewise the claim.
+        check_as_seen: the check, with the ``recent`` writes that the mark had when it was seen last. If it has them
+            still, and the fence is its own, the answer's ``LAST_INSERT_ID`` is its new seq. Otherwise that is 0, and
+            the mark must be read. It is not for a transaction of the caller's own, which may ask for its own
+            ``LAST_INSERT_ID``.
+        is_innodb: the engine is not looked up with each reading.
     """
 
     rule: Statements
     read_locked: str
     stored_check: str
     stored_claim: str
+    check_as_seen: str
+    is_innodb: bool
 
 
 def statements_on_mysql(table: str, schema: str, *, is_innodb: bool) -> MySQLStatements:
@@ -215,7 +229,8 @@ def statements_on_mysql(table: str, schema: str, *, is_innodb: bool) -> MySQLSta
         f"FROM {table} WHERE resource = UNHEX({{resource}})"
     )
     here = "WHERE resource = UNHEX({resource})"
-    check, claim = (f"UPDATE {table} SET {changes} {{here}}" for changes in (_CHECK_MYSQL, _RAISE))
+    changes = (_CHECK_MYSQL, _RAISE, _CHECK_AS_SEEN)
+    check, claim, check_as_seen = (f"UPDATE {table} SET {change} {{here}}" for change in changes)
     nothing = "ON DUPLICATE KEY UPDATE seq = seq"
     return MySQLStatements(
         Statements(
@@ -242,6 +257,8 @@ def statements_on_mysql(table: str, schema: str, *, is_innodb: bool) -> MySQLSta
         f"{read} FOR UPDATE",
         check.format(here=here, **STORE),
         claim.format(here=here, **STORE),
+        check_as_seen.format(here=here),
+        is_innodb,
     )
 
 

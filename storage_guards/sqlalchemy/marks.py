@@ -47,7 +47,6 @@ from storage_guards.sql.verify import (
     other_tables,
     report,
 )
-from storage_guards.sqlalchemy.table import Prepared
 from storage_guards.sqlalchemy.waits import Bounded
 
 T = TypeVar("T")
@@ -70,8 +69,8 @@ class Located(NamedTuple):
     Args:
         schema: its name.
         table: the table's full name, as SQL.
-        direct: the statements on it. They answer with rows, as ``UPDATE … RETURNING`` does. A database without such
-            statements overrides more of :class:`Marks`.
+        direct: the statements on it: :class:`Prepared`, which answer with rows, as ``UPDATE … RETURNING`` does. A
+            database without such statements has others, and overrides :meth:`Marks._execute`.
         calls: the statements where the database enforces, if it can.
         check: the check of ``direct``, in the form in which it goes past the engine. None: it does not.
         claim: the same for the claim.
@@ -79,8 +78,8 @@ class Located(NamedTuple):
 
     schema: str
     table: str
-    direct: Prepared
-    calls: Prepared
+    direct: Any
+    calls: Any
     check: Any = None
     claim: Any = None
 
@@ -318,12 +317,12 @@ class Marks(ABC):
                     transaction.close()
                     is_open = False
 
-    def _execute(self, connection: Connection, sql: Prepared, statement: Statement, before: Any, bounds: Any) -> Any:
+    def _execute(self, connection: Connection, sql: Any, statement: Statement, before: Any, bounds: Any) -> Any:
         """Execute a statement, and return its answer as an :class:`Ask` names it.
 
         Args:
             connection: in a transaction.
-            sql: the statements.
+            sql: the statements of :class:`Located`.
             statement: to execute.
             before: the answer to the statement before it.
             bounds: of the session, which are still to be set. None: they are set.
@@ -405,7 +404,7 @@ class Marks(ABC):
         answer the question."""
         raise GuardNotEnforceable(f"{self.dialect.names[0]} cannot enforce the check by itself; PostgreSQL can")
 
-    def _statements(self, connection: Connection, enforced: bool, joined: bool = False) -> Prepared:
+    def _statements(self, connection: Connection, enforced: bool, joined: bool = False) -> Any:
         located = self.locate(connection)
         return located.calls if enforced else located.direct
 

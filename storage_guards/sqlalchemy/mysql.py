@@ -1,5 +1,5 @@
-"""The mark table on MariaDB and MySQL. Each change of a mark is followed by a reading of it: see
-``statements_on_mysql``.
+"""The mark table on MariaDB and MySQL. Each change of a mark is followed by a reading of it (see
+``statements_on_mysql``), unless the mark is as the guard saw it last.
 
 Columns that must be exact are VARBINARY: collations treat different names as equal, and some pad them with blanks.
 """
@@ -11,13 +11,13 @@ from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Engine, Row, TextClause, text
+from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
 
 from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable
 from fencing.kernel.fence import Fence
 from fencing.sql.dialects import MySQL
-from storage_guards.sql.outcome import FLOOR, TABLE, Admitted
+from storage_guards.sql.outcome import FLOOR, REMEMBERED_CHARACTERS, TABLE, Admitted
 from storage_guards.sql.plans import Batch, Plan, Refused, Statement, plan_batch_of_mysql, plan_check, plan_claim
 from storage_guards.sql.pruning import Pruning
 from storage_guards.sql.schema import Versions, VisibleTables, quoted
@@ -35,8 +35,12 @@ from storage_guards.sqlalchemy.mariadb import (
     savepoint_of,
 )
 from storage_guards.sqlalchemy.marks import Located, Marks
+from storage_guards.sqlalchemy.mysql_bounds import MySQLBounds
 from storage_guards.sqlalchemy.mysql_catalog import check_catalog
-from storage_guards.sqlalchemy.table import PLACES, Prepared, prepare, tables_of
+from storage_guards.sqlalchemy.table import PLACES, tables_of
+
+MOST_SEEN = 1024
+"""How many marks a guard knows as it saw them last."""
 
 _CREATE_LOCK = "fencing_marks.create_tables"
 
@@ -62,21 +66,10 @@ class _Table(NamedTuple):
 
 
 @cache
-def _statements_of(found: _Table) -> MySQLStatements:
-    return statements_on_mysql(_full_name(found), found.schema, is_innodb=found.is_innodb)
-
-
-@cache
 def _located(found: _Table) -> Located:
-    statements = _statements_of(found)
-    prepared = prepare(statements.rule)
+    statements = statements_on_mysql(_full_name(found), found.schema, is_innodb=found.is_innodb)
     kept = [compound(change.format(**PLACES)) for change in (statements.stored_check, statements.stored_claim)]
-    return Located(found.schema, _full_name(found), prepared, prepared, *kept)
-
-
-@cache
-def _locking_read(found: _Table) -> TextClause:
-    return text(_statements_of(found).read_locked.format(**PLACES))
+    return Located(found.schema, _full_name(found), statements, statements, *kept)
 
 
 def _full_name(found: _Table) -> str:
@@ -103,6 +96,7 @@ class MySQLMarks(Marks):
         super().__init__(metadata, actual_schema or schema)
         self._partitioned: frozenset[str] = frozenset()
         self._partitions_are_innodb = False
+        self._seen: dict[tuple[str, int, str], Seen] = {}  # the marks of fences, as this guard saw them last
 
     def create(self, connection: Connection, seconds: float) -> None:
         """Create the table and its floor row where they are missing, as :meth:`Marks.create` does.
@@ -171,20 +165,23 @@ class MySQLMarks(Marks):
     def bounded(
         self, connection: Connection, seconds: float, *, caller_block: bool = False
     ) -> AbstractContextManager[Any]:
-        """Bound the waits of the connection as :meth:`Marks.bounded` does: on MariaDB together with the first check.
+        """Bound the waits of the connection as :meth:`Marks.bounded` does: together with the first check, where one
+        request takes both.
 
         A hook may execute a statement as the transaction begins, and this must be bounded, too. Then the bounds are set
         before.
         """
-        if self._located is None or not MySQL.is_mariadb(connection):
+        if self._located is None:
             return super().bounded(connection, seconds)
-        return SessionBounds(connection, seconds, caller_block)
+        if MySQL.is_mariadb(connection):
+            return SessionBounds(connection, seconds, caller_block)
+        return MySQLBounds(connection, seconds, caller_block)
 
     def bound_joined(self, connection: Connection, seconds: float) -> None:
         bound_to_the_end(connection, seconds)
 
     def commit(self, bounds: Any) -> bool:
-        return isinstance(bounds, SessionBounds) and bounds.commit()
+        return bounds is not None and bool(bounds.commit())
 
     def may_end_the_transaction(self, text: str, engine: Engine) -> bool:
         """Return whether a ``text()`` may end the transaction, as :meth:`Marks.may_end_the_transaction` does.
@@ -204,8 +201,8 @@ class MySQLMarks(Marks):
         """Set a savepoint, unless a compound statement has. It ends with its transaction: by a COMMIT, an implicit
         commit or a deadlock."""
         savepoint = _savepoint_of(admitted)
-        if not isinstance(bounds, SessionBounds) or savepoint not in bounds.savepoints:
-            connection.exec_driver_sql(f"SAVEPOINT {savepoint}")
+        if bounds is None or savepoint not in bounds.savepoints:
+            fetch_directly(connection, f"SAVEPOINT {savepoint}")
 
     def is_same_transaction(self, connection: Connection, admitted: Admitted, seconds: float) -> bool:
         """Return True in the transaction that admitted the fence. Error 1305 says that this is another one."""
@@ -230,7 +227,7 @@ class MySQLMarks(Marks):
         bounds: Any = None,
     ) -> list[Admitted]:
         if not isinstance(bounds, SessionBounds):
-            return super().admit(connection, fences, seconds, claim=claim, writes=writes, joined=joined)
+            return super().admit(connection, fences, seconds, claim=claim, writes=writes, joined=joined, bounds=bounds)
         plan = plan_claim(fences, writes) if claim else plan_check(fences)
         admitted = self.perform(connection, plan, bounds=bounds)
         if not self.dialect.is_open(connection):
@@ -238,45 +235,76 @@ class MySQLMarks(Marks):
             self.require_open(connection)
         return admitted
 
-    def _execute(self, connection: Connection, sql: Prepared, statement: Statement, before: Any, bounds: Any) -> Any:
-        """Execute a statement as :meth:`Marks._execute` does. Those that change something answer with no row, so the
-        mark is read after them."""
-        name, resource, number, token, write, writes, _ = statement
-        if name == "make_floor":
-            return super()._execute(connection, sql, statement._replace(resource=_key(resource)), before, bounds)
+    def _execute(self, connection: Connection, sql: Any, statement: Statement, before: Any, bounds: Any) -> Any:
+        """Execute a statement as :meth:`Marks._execute` does, past the engine. Those that change something answer with
+        no row, so the mark is read after them."""
+        name = statement.name
+        texts: MySQLStatements = sql
         if name == "read_mark":
-            row = self._row(connection, sql.read_mark, resource)
-            return None if row is None else (row.number, row.token, row.seq, row.recent_writes, row.readers)
+            row = _first(fetch_directly(connection, texts.rule.read_mark.format(**_values_of(statement))))
+            return None if row is None else row[:5]
         if name in ("read_floor", "lock_floor"):
-            row = self._row(connection, getattr(sql, name), FLOOR)
-            floor = None if row is None else (row.number, row.recent_writes)
-            return Refused(floor) if floor is not None and name == "lock_floor" and floor[0] >= number else floor
-        if bounds is not None and name in ("check", "claim"):
+            values = _values_of(statement._replace(resource=FLOOR))
+            row = _first(fetch_directly(connection, getattr(texts.rule, name).format(**values)))
+            if row is None:
+                return None
+            floor = row.number, row.recent_writes
+            return Refused(floor) if name == "lock_floor" and row.number >= statement.number else floor
+        if isinstance(bounds, SessionBounds) and name in ("check", "claim"):
             changed = self._change(connection, bounds, statement)
             if changed is not None:
-                return changed.seq, changed.recent_writes
+                return self._note(statement, changed.seq, changed.recent_writes)
+            row = _first(fetch_directly(connection, texts.read_locked.format(**_values_of(statement))))
+        elif isinstance(bounds, MySQLBounds) and name in ("check", "claim"):
+            row = self._ask(texts, bounds, statement)
         else:
-            values = {"resource": _key(resource), "number": number, "token": token, "write": write, "writes": writes}
+            values = _values_of(statement)
             if name == "first_claim":
-                values["table"] = before[1]  # of the floor, which is locked
-            connection.execute(getattr(sql, name), values)
-        # No lock on an absent mark: a locking read deadlocks where two insert it.
-        row = self._row(connection, _locking_read(self._table_in(self.locate(connection).schema)), resource)
+                values["table"] = _binary(before[1])  # of the floor, which is locked
+            fetch_directly(connection, getattr(texts.rule, name).format(**values))
+            # No lock on an absent mark: a locking read deadlocks where two insert it.
+            row = _first(fetch_directly(connection, texts.read_locked.format(**values)))
         if row is None:
             return None if name == "lock_mark" else Refused(None)
         if name == "lock_mark":
             return (row.recent_writes,)
-        written = row.recent_writes.partition(" ")[0] == write
-        if (row.number, row.token) == (number, token) and row.readers < number and (written or not writes):
-            return row.seq, row.recent_writes
+        number, token = statement.number, statement.token
+        written = row.recent_writes.partition(" ")[0] == statement.write
+        if (row.number, row.token) == (number, token) and row.readers < number and (written or not statement.writes):
+            return self._note(statement, row.seq, row.recent_writes)
         return Refused((row.seq, row.recent_writes, None, None, row.number, row.token, row.readers))
+
+    def _ask(self, texts: MySQLStatements, bounds: MySQLBounds, statement: Statement) -> Found | None:
+        """Check or claim as the first statement of the guard's own transaction, and return the mark after it.
+
+        It is not read where it was as this guard saw it last.
+        """
+        values = _values_of(statement)
+        seen = self._seen_before(statement) if texts.is_innodb else None
+        if seen is None:
+            asked = [getattr(texts.rule, statement.name).format(**values), texts.read_locked.format(**values)]
+        else:
+            asked = [texts.check_as_seen.format(**values, recent=_binary(seen.recent_writes))]
+        if bounds.takes_several and bounds.caller_block and not bounds.savepoints:
+            savepoint = savepoint_of(statement.write)
+            bounds.savepoints.add(savepoint)
+            asked.append(f"SAVEPOINT {savepoint}")
+        answers = bounds.ask(*asked)
+        if seen is None:
+            return _first(answers[1].rows[0] if answers[1].rows else None)
+        if answers[0].number == seen.seq + 1:
+            return Found(statement.number, statement.token, *seen.after(statement.write), 0, "InnoDB")
+        [(rows, _)] = bounds.ask(texts.read_locked.format(**values))
+        return _first(rows[0] if rows else None)
 
     def _change(self, connection: Connection, bounds: SessionBounds, statement: Statement) -> Changed | None:
         """Execute the check or the claim as a compound statement. Raise GuardNotEnforceable where the table that it has
         changed has no transactions."""
         located = self.locate(connection)
+        seen = self._seen_before(statement)
+        expected = None if seen is None else Changed(*seen.after(statement.write), 0)
         try:
-            changed = bounds.change(located.claim if statement.name == "claim" else located.check, statement)
+            changed = bounds.change(located.claim if statement.name == "claim" else located.check, statement, expected)
         except DBAPIError as error:
             if error.orig is not None and error.orig.args[0] in NO_SAVEPOINT:
                 self._require_innodb(connection)
@@ -286,17 +314,24 @@ class MySQLMarks(Marks):
             self._require_innodb(connection)
         return changed
 
+    def _seen_before(self, statement: Statement) -> Seen | None:
+        """Return what this guard saw last of a mark that is to be checked. It may have changed since."""
+        if statement.name != "check":
+            return None
+        return self._seen.get((statement.resource, statement.number, statement.token))
+
+    def _note(self, statement: Statement, seq: int, recent_writes: str) -> Seen:
+        """Note what a mark has where it admits the statement. That may be undone, and is only ever compared."""
+        if len(self._seen) >= MOST_SEEN:
+            self._seen.clear()
+        seen = self._seen[statement.resource, statement.number, statement.token] = Seen(seq, recent_writes)
+        return seen
+
     def _require_innodb(self, connection: Connection) -> None:
         """Look up the table's engine, and raise GuardNotEnforceable unless it is InnoDB."""
         _require_innodb(
             connection.execute(_ENGINE, {"schema": self.locate(connection).schema, "name": TABLE}).one_or_none()
         )
-
-    def _row(self, connection: Connection, statement: Any, resource: str) -> Row[Any] | None:
-        row = connection.execute(statement, {"resource": _key(resource)}).one_or_none()
-        if row is not None:
-            _require_innodb(row)
-        return row
 
     def _batch(self, table: str, pruning: Pruning) -> Plan[Batch]:
         return plan_batch_of_mysql(table, pruning)
@@ -306,9 +341,51 @@ class MySQLMarks(Marks):
         yield from check_catalog(connection, located, is_partitioned=located.schema in self._partitioned)
 
 
-def _key(resource: str) -> str:
-    """Return the resource's name as the statements take it."""
-    return resource.encode().hex()
+class Seen(NamedTuple):
+    """What a mark had when it was seen."""
+
+    seq: int
+    recent_writes: str
+
+    def after(self, write: str) -> Seen:
+        """Return what it has after one write more."""
+        return Seen(self.seq + 1, f"{write} {self.recent_writes}"[:REMEMBERED_CHARACTERS])
+
+
+class Found(NamedTuple):
+    """A mark as it was read, or the floor."""
+
+    number: int
+    token: str
+    seq: int
+    recent_writes: str
+    readers: int
+    engine: str | None
+
+
+def _first(row: Any) -> Found | None:
+    """Return a mark that was read, if there is one. Raise GuardNotEnforceable where its table has no transactions."""
+    if row is None:
+        return None
+    found = Found._make(row)
+    _require_innodb(found)
+    return found
+
+
+def _values_of(statement: Statement) -> dict[str, Any]:
+    """Return the values of a statement as SQL. The driver adds none, so no setting of the session changes them."""
+    return {
+        "resource": f"'{statement.resource.encode().hex()}'",
+        "number": statement.number,
+        "token": f"'{statement.token}'",
+        "write": f"'{statement.write}'",
+        "writes": statement.writes,
+    }
+
+
+def _binary(found: str) -> str:
+    """Return a text that was read as SQL, whatever is in it."""
+    return f"x'{found.encode().hex()}'"
 
 
 def _savepoint_of(admitted: Admitted) -> str:
@@ -316,7 +393,7 @@ def _savepoint_of(admitted: Admitted) -> str:
     return savepoint_of(admitted.recent_writes.partition(" ")[0])
 
 
-def _require_innodb(row: Row[Any] | None) -> None:
+def _require_innodb(row: Any) -> None:
     if row is None or row.engine != "InnoDB":
         engine = "of a temporary table" if row is None else row.engine
         raise GuardNotEnforceable(

@@ -43,7 +43,7 @@ class PostgreSQLMarks(Marks):
         schema = self.locate(connection).schema
         return bool(connection.execute(_limits_in(schema), limit).one()[0])
 
-    def _statements(self, connection: Connection, enforced: bool, joined: bool = False) -> Prepared:
+    def _statements(self, connection: Connection, enforced: bool, joined: bool = False) -> Any:
         # Where the database enforces, it refuses itself what is written after a rollback to a savepoint.
         if joined and not enforced:
             return _joining_in(self.locate(connection).schema)

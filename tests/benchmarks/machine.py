@@ -14,19 +14,22 @@ from examples.servers.etcd import find_etcd_binary
 from tests.benchmarks.contenders import versions
 from tests.benchmarks.measure import percentile
 from tests.support.servers import find_mariadb_binary
+from tests.support.servers.mysql import find_unpacked_mysql, version_of_mysql
 
 SPINS = 200
 SPIN = 20_000
 
 
 def describe() -> dict[str, Any]:
-    mariadb, etcd = find_mariadb_binary(), find_etcd_binary()
+    mariadb, mysql, etcd = find_mariadb_binary(), find_unpacked_mysql(), find_etcd_binary()
     servers = {
         "Redis": ".".join(map(str, find_redis_binaries()[0].version)) if find_redis_binaries() else "none",
         "PostgreSQL": ".".join(map(str, find_postgres_binaries()[0].version)) if find_postgres_binaries() else "none",
         "MariaDB": ".".join(map(str, mariadb.version)) if mariadb else "none",
         "etcd": ".".join(map(str, etcd.version)) if etcd else "none",
     }
+    if mysql is not None:
+        servers["MySQL"] = ".".join(map(str, version_of_mysql(mysql) or ()))
     return {
         "date": date.today().isoformat(),
         "processor": _processor(),

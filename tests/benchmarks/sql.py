@@ -24,7 +24,8 @@ from tests.benchmarks.contenders import AGAIN
 from tests.benchmarks.duel import Contenders
 from tests.benchmarks.pair import CPU
 from tests.benchmarks.parts import Run
-from tests.support.servers import find_mariadb_binary, start_mariadb
+from tests.support.servers import MariaDBServer, find_mariadb_binary, start_mariadb
+from tests.support.servers.mysql import find_unpacked_mysql, start_mysql
 
 PLAIN, WRITE, BEGIN, CLAIM = "plain", "guard.write", "guard.begin", "guard.claim"
 TIME = "time, µs"
@@ -33,7 +34,8 @@ LIMIT = 120.0
 
 PSYCOPG, SQLALCHEMY = "PostgreSQL, psycopg", "PostgreSQL, SQLAlchemy"
 SQLITE, MARIADB = "SQLite, SQLAlchemy", "MariaDB, SQLAlchemy and PyMySQL"
-HEADLINE = (PSYCOPG, SQLALCHEMY, SQLITE, MARIADB)
+MYSQL = "MySQL, SQLAlchemy and PyMySQL"
+HEADLINE = (PSYCOPG, SQLALCHEMY, SQLITE, MARIADB, MYSQL)
 NO_WAIT = "without waiting for the disk"
 
 MINE = Fence("orders:1", 1, "a" * 22)
@@ -42,6 +44,8 @@ ROW = "INSERT INTO orders VALUES (1, 0)"
 ADD = text("UPDATE orders SET total = total + :more WHERE id = :id")
 ADD_PSYCOPG = "UPDATE orders SET total = total + %s WHERE id = %s"
 
+_DURABLE = {"innodb-flush-log-at-trx-commit": "1", "innodb-flush-method": "fsync"}
+
 Kinds = dict[str, Callable[[], object]]
 
 
@@ -49,6 +53,9 @@ def part(run: Run) -> None:
     for scenario in _SCENARIOS if run.everything else HEADLINE:
         if scenario == MARIADB and find_mariadb_binary() is None:
             run.failed(scenario, "all", "there is no mariadbd here")
+            continue
+        if scenario == MYSQL and find_unpacked_mysql() is None:
+            run.say(f"{scenario}: left out, because there is no mysqld here. `make thorough-mysql` unpacks one")
             continue
         kinds = [PLAIN, WRITE, WRITE + AGAIN, *((BEGIN, CLAIM) if run.everything else ())]
         options = {"scenario": scenario, "kinds": kinds}
@@ -124,8 +131,19 @@ def _postgres_engine(synchronous: str) -> Iterator[Kinds]:
 
 @contextmanager
 def _mariadb_engine() -> Iterator[Kinds]:
-    settings = {"innodb-flush-log-at-trx-commit": "1", "innodb-flush-method": "fsync"}
-    with start_mariadb(settings=settings, local=True) as server, _engine(server.create_database()) as engine:
+    with start_mariadb(settings=_DURABLE, local=True) as server, _engine_of_mysql(server) as kinds:
+        yield kinds
+
+
+@contextmanager
+def _mysql_engine() -> Iterator[Kinds]:
+    with start_mysql(find_unpacked_mysql(), _DURABLE) as server, _engine_of_mysql(server) as kinds:
+        yield kinds
+
+
+@contextmanager
+def _engine_of_mysql(server: MariaDBServer) -> Iterator[Kinds]:
+    with _engine(server.create_database()) as engine:
         with engine.begin() as connection:
             connection.execute(text(TABLE))
             connection.execute(text(ROW))
@@ -185,6 +203,7 @@ _SCENARIOS: Mapping[str, Callable[[], Any]] = {
     SQLALCHEMY: lambda: _postgres_engine("on"),
     SQLITE: _sqlite_engine,
     MARIADB: _mariadb_engine,
+    MYSQL: _mysql_engine,
     f"{PSYCOPG}, {NO_WAIT}": lambda: _psycopg("off"),
     f"{PSYCOPG} with a pool": _psycopg_pool,
     f"{SQLALCHEMY}, {NO_WAIT}": lambda: _postgres_engine("off"),

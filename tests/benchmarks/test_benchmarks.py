@@ -16,7 +16,7 @@ import pytest
 import fencing
 import storage_guards
 from examples.servers.etcd import find_etcd_binary
-from tests.benchmarks import etcd, etcd_contenders, object_store, sql_locks
+from tests.benchmarks import etcd, etcd_contenders, object_store, sql, sql_locks
 from tests.benchmarks.__main__ import write_times
 from tests.benchmarks.calls import CROSSINGS, PYTHON, counted
 from tests.benchmarks.charts import Panel, lines
@@ -217,6 +217,14 @@ def test_a_row_that_was_not_measured_is_not_met() -> None:
     assert (half.met, half.said) == (False, "1 of 2 not measured")
     assert verdict_rows([nothing])[1][0] == "t", "it is in the table all the same"
     assert missed([nothing, half]) == ["t: -, target ≤ 1", "t: 0.500 (0.450 … 0.550), target ≤ 1"]
+
+
+def test_a_row_of_a_server_that_is_not_here_is_left_out() -> None:
+    row = f"{sql.MYSQL}: guard.write / plain"
+    assert row not in {verdict.row.name for verdict in verdicts({"sql": []})}
+    measured = figure(2.5, sql.MYSQL, sql.WRITE, ratio_to(sql.PLAIN, sql.TIME))
+    [said] = [verdict.said for verdict in verdicts({"sql": [measured]}) if verdict.row.name == row]
+    assert said == "MISSED"
 
 
 def test_a_row_without_a_target_is_not_missed() -> None:

@@ -9,13 +9,14 @@ from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import create_engine, event, text
+from sqlalchemy import create_engine, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from fencing import Fence, GuardUnavailable
 from storage_guards import AsyncPsycopgGuard, AsyncSQLAlchemyGuard, PsycopgGuard, SQLAlchemyGuard
 from tests.support.psycopg_database import dsn_of
+from tests.support.pymysql_requests import after_the_next_change_of_a_mark
 from tests.support.sides import Side, close_engine
 from tests.support.sql_ways import asyncio_url
 
@@ -144,17 +145,12 @@ def test_a_snapshot_from_before_the_own_claim(short: Short) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("claim", [True, False])
-def test_first_claims_that_meet_on_mariadb(mariadb_url: str, claim: bool) -> None:
+def test_first_claims_that_meet_on_mariadb(mariadb_url: str, claim: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The UPDATE met no mark, and the read after it met one: "locked, and changed all the same"."""
     short = Short(Side(False), "sqlalchemy", mariadb_url)
     beside = SQLAlchemyGuard(short.direct)
-    meant: list[Fence] = [OLDER if claim else MINE]
-
-    def claim_meanwhile(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
-        if statement.startswith("UPDATE") and "fencing_marks" in statement and meant:
-            beside.claim(meant.pop())
-
-    event.listen(short.engine, "after_cursor_execute", claim_meanwhile)
+    first = OLDER if claim else MINE
+    meant = after_the_next_change_of_a_mark(monkeypatch, lambda: beside.claim(first))
     if claim:
         short.guard.claim(MINE)
     else:

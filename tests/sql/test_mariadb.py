@@ -12,18 +12,24 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from pymysql.connections import Connection as PyMySQLConnection
+from aiomysql import Connection as AiomysqlConnection  # type: ignore[import-untyped]
+from pymysql.constants.CLIENT import MULTI_STATEMENTS
 from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.orm import Session
 
 from fencing import Fence, GuardNotEnforceable, GuardUnavailable, Mark, OutcomeUnknown, StaleFence
+from fencing.sql.dialects import mysql_settings
 from storage_guards import SQLAlchemyGuard
+from storage_guards.sql.outcome import Admitted
+from storage_guards.sqlalchemy import mysql, mysql_bounds
 from storage_guards.sqlalchemy.mariadb import SessionBounds
-from storage_guards.sqlalchemy.mysql import MySQLMarks
+from storage_guards.sqlalchemy.mysql import MySQLMarks, Seen
+from storage_guards.sqlalchemy.mysql_bounds import MySQLBounds
 from storage_guards.testing import AWKWARD_ENDS
 from tests.support import wait_until
 from tests.support.lock_waits import until_locks_are_waited_for
+from tests.support.pymysql_requests import after_the_next_change_of_a_mark, note_requests
 from tests.support.servers import MariaDBServer, Proxy, start_mariadb
 from tests.support.small_world import FENCES, RESOURCE, WORLDS, outcome, set_world
 from tests.support.sql_ways import ADD as ADD_SQL
@@ -332,23 +338,27 @@ def test_first_claims_of_many_names_do_not_deadlock(shop: Shop) -> None:
 # The table and its statements
 
 
-@pytest.mark.parametrize("is_compound", [False, True])
-def test_the_statements_are_the_admission_rule(shop: Shop, is_compound: bool) -> None:
-    """Every mark, floor and fence of a small world."""
-    if is_compound:
+@pytest.mark.parametrize(
+    "form", ["two statements", "compound", pytest.param("one statement", marks=pytest.mark.thorough)]
+)
+def test_the_statements_are_the_admission_rule(shop: Shop, form: str) -> None:
+    """Every mark, floor and fence of a small world. MySQL's check is one statement where the guard knows the mark."""
+    if form == "compound":
         shop.way.needs_mariadb("compound statements")
     statements = MySQLMarks()
     with shop.engine.connect() as connection:
         bounds: Any = None
-        if is_compound:
-            statements.locate(connection)
-            bounds = SessionBounds(connection, 10.0, caller_block=True)
+        statements.locate(connection)
+        if form != "two statements":
+            bounds = (SessionBounds if form == "compound" else MySQLBounds)(connection, 10.0, caller_block=False)
             bounds._are_set = True  # the transaction has begun: set_world begins it
+            with_partitions_as_on_mysql(statements)
 
         def read() -> Mark | None:
             return statements.read(connection, RESOURCE)
 
         def admit(fence: Fence, claim: bool) -> Mark | None:
+            statements._seen[fence.resource, fence.number, fence.token] = AS_WORLDS_HAVE_IT
             statements.admit(connection, [fence], 10.0, claim=claim, writes=int(not claim), bounds=bounds)
             return read()
 
@@ -363,21 +373,155 @@ def test_the_statements_are_the_admission_rule(shop: Shop, is_compound: bool) ->
             assert checked == world.checked(mine), (world, mine)
 
 
-def test_a_claim_between_the_two_statements_of_a_check(shop: Shop) -> None:
+def with_partitions_as_on_mysql(marks: MySQLMarks, *, they_are_innodb: bool = True) -> None:
+    """Of a guard that has found its table."""
+    assert marks._located is not None
+    marks._partitions_are_innodb = they_are_innodb
+    marks._located = marks._statements_in(marks._located.schema)
+
+
+AS_WORLDS_HAVE_IT = Seen(4, "")
+"""The seq and the writes of each mark in the small world."""
+
+
+def test_a_claim_between_the_two_statements_of_a_check(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """There was no mark to lock, and then there is the right one, without this write in it: the check is repeated."""
     engine = shop.connect()
-    meant = [MINE]
-
-    def claim(*arguments: Any) -> None:
-        if arguments[2].startswith("UPDATE") and "fencing_marks" in arguments[2] and meant:
-            shop.guard.claim(meant.pop())
-
-    event.listen(engine, "after_cursor_execute", claim)
+    meant = after_the_next_change_of_a_mark(monkeypatch, lambda: shop.guard.claim(MINE))
     assert SQLAlchemyGuard(engine).write(MINE, ADD) == 1
+    assert not meant
     assert shop.total == 1
     mark = shop.guard.mark("orders:1")
     assert mark is not None
     assert mark.seq == 1, "the write is not in the mark"
+
+
+# A mark that the guard knows from its last write, so that it need not be read
+
+
+class Known:
+    """A guard that has written under MINE, by one statement: as on MariaDB, or as on MySQL."""
+
+    def __init__(self, shop: Shop, form: str) -> None:
+        self.shop, self.is_compound = shop, form == "compound"
+        self.marks = MySQLMarks()
+        self.connection = shop.engine.connect()
+        self.marks.locate(self.connection)
+        self.connection.rollback()
+        with_partitions_as_on_mysql(self.marks)
+        shop.guard.claim(MINE)
+        self.check()
+
+    def check(self, *, committed: bool = True) -> Admitted:
+        bounds = (SessionBounds if self.is_compound else MySQLBounds)(self.connection, 10.0, caller_block=False)
+        bounds._are_set = True  # MariaDB has other settings than MySQL
+        with self.connection.begin() as transaction:
+            [admitted] = self.marks.admit(self.connection, [MINE], 10.0, claim=False, bounds=bounds)
+            if not committed:
+                transaction.rollback()
+        return admitted
+
+
+@pytest.fixture(params=["compound", "one statement"])
+def known(shop: Shop, request: pytest.FixtureRequest) -> Iterator[Known]:
+    if request.param == "compound":
+        shop.way.needs_mariadb("compound statements")
+    known = Known(shop, request.param)
+    yield known
+    known.connection.close()
+
+
+def mark_of(shop: Shop) -> tuple[int, str]:
+    [[seq, recent_writes]] = shop.sql(
+        "SELECT seq, CONVERT(recent_writes USING utf8mb4) FROM fencing_marks WHERE resource = 'orders:1'"
+    )
+    return seq, recent_writes
+
+
+def test_what_a_known_mark_has_after_each_check(shop: Shop, known: Known) -> None:
+    """The guard does not read it, so it must know the same: also after a check that was rolled back, after other
+    writes, and where the mark remembers no more."""
+    for _ in range(2):
+        admitted = known.check()
+        assert (admitted.seq, admitted.recent_writes) == mark_of(shop)
+        known.check(committed=False)
+        for _ in range(9):
+            admitted = known.check()
+            assert (admitted.seq, admitted.recent_writes) == mark_of(shop)
+        shop.guard.write(MINE, ADD)
+    assert admitted.seq == 22
+
+
+def test_a_known_mark_whose_history_was_replaced(shop: Shop, known: Known) -> None:
+    """As after a restore, and as many writes as there were: what was read since the claim may be gone."""
+    seq, before = mark_of(shop)
+    shop.sql("UPDATE fencing_marks SET recent_writes = 'another-one1' WHERE resource = 'orders:1'")
+    admitted = known.check()
+    assert (admitted.seq, admitted.recent_writes) == (seq + 1, f"{admitted.recent_writes[:12]} another-one1")
+    assert before[:12] not in admitted.recent_writes, "the rule of continuity would see nothing"
+
+
+def test_a_known_mark_of_another_seq(shop: Shop, known: Known) -> None:
+    """As after a check that only some of its columns came back from."""
+    shop.sql("UPDATE fencing_marks SET seq = seq + 7 WHERE resource = 'orders:1'")
+    assert known.check().seq == mark_of(shop)[0] == 9
+
+
+def test_a_table_without_partitions_has_no_known_marks(known: Known, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its engine may be another one since the last check, so each check of MySQL's looks it up."""
+    if known.is_compound:
+        pytest.skip("a savepoint shows the engine")
+    with_partitions_as_on_mysql(known.marks, they_are_innodb=False)
+    sent = note_requests(monkeypatch)
+    known.check()
+    assert any("information_schema" in request for request in sent)
+
+
+def test_a_known_mark_of_a_table_that_lost_its_transactions(shop: Shop) -> None:
+    shop.way.needs_mariadb("partitions without transactions")
+    engine = shop.connect()
+    event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("START TRANSACTION"))
+    guard = SQLAlchemyGuard(engine)
+    guard.claim(MINE)
+    guard.write(MINE, ADD)
+    shop.sql("ALTER TABLE fencing_marks ENGINE = MyISAM")
+    try:
+        with pytest.raises(GuardNotEnforceable, match="has the engine MyISAM"):
+            guard.write(MINE, ADD)
+    finally:
+        shop.sql("ALTER TABLE fencing_marks ENGINE = InnoDB")
+    assert shop.total == 1
+
+
+def test_advance_leaves_the_callers_last_insert_id(shop: Shop) -> None:
+    """MySQL's check of a known mark sets it. So that one is for the guard's own transactions alone."""
+    shop.guard.claim(MINE)
+    shop.guard.write(MINE, ADD)
+    with shop.engine.connect() as connection:
+        connection.execute(text("CREATE TEMPORARY TABLE made (id INTEGER PRIMARY KEY AUTO_INCREMENT)"))
+        connection.execute(text("INSERT INTO made VALUES (NULL), (NULL)"))
+        connection.execute(text("INSERT INTO made VALUES (NULL)"))
+        shop.guard.advance(connection, MINE)
+        assert connection.execute(text("SELECT LAST_INSERT_ID()")).scalar_one() == 3
+        connection.execute(text("DROP TEMPORARY TABLE made"))
+
+
+@pytest.mark.parametrize("change", ["number = 6", "token = 'bbbbbbbbbbbbbbbbbbbbbb'", "readers = 5"])
+def test_a_known_mark_that_is_another_fences_now(shop: Shop, known: Known, change: str) -> None:
+    """Even with the same seq and the same writes."""
+    shop.sql(f"UPDATE fencing_marks SET {change} WHERE resource = 'orders:1'")
+    before = mark_of(shop)
+    with pytest.raises(StaleFence):
+        known.check()
+    assert mark_of(shop) == before
+
+
+def test_no_more_marks_are_known_than_may_be(known: Known, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mysql, "MOST_SEEN", 3)
+    for number in range(9):
+        known.marks._seen[f"another:{number}", 1, "a" * 22] = AS_WORLDS_HAVE_IT
+    known.check()
+    assert len(known.marks._seen) <= 3
 
 
 @pytest.mark.thorough
@@ -561,15 +705,14 @@ def test_a_savepoint_shows_a_table_without_transactions(shop: Shop, engine: str,
 
 
 @pytest.mark.thorough
-def test_mysql_has_no_partitions_without_transactions(shop: Shop) -> None:
+def test_mysql_has_no_partitions_without_transactions(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """So the engine is not looked up for each check. That took longer than all the rest of it."""
     shop.way.needs_mysql("such partitions")
     shop.way.spoil()
     shop.guard.claim(MINE)
-    asked: list[str] = []
-    event.listen(shop.guard._engine, "before_cursor_execute", lambda *hook: asked.append(hook[2]))
+    asked = note_requests(monkeypatch)
     assert shop.guard.write(MINE, ADD) == 1
-    assert asked
+    assert [each for each in asked if "fencing_marks" in each]
     assert not [each for each in asked if "information_schema" in each]
     with pytest.raises(DBAPIError):
         shop.sql("ALTER TABLE fencing_marks ENGINE = MyISAM")
@@ -600,31 +743,116 @@ def test_the_table_refuses_impossible_numbers(shop: Shop, number: int) -> None:
 # Requests
 
 
+def firsts(sent: list[str]) -> list[str]:
+    """The first word of each statement, for each request; and forget them."""
+    found = [" ".join(each.split()[0] for each in request.split("; ")) for request in sent]
+    sent.clear()
+    return found
+
+
 def test_the_requests_of_a_write(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """docs/internals/safety.md has the list, with the rule that needs each one."""
     shop.way.needs_mariadb("compound statements")
     guard = SQLAlchemyGuard(shop.connect(pool_size=1, max_overflow=0))
     guard.claim(MINE)
     guard.write(MINE, ADD)
-    sent: list[str] = []
-    execute: Any = PyMySQLConnection._execute_command  # type: ignore[attr-defined]
-
-    def note(self: Any, command: int, request: Any) -> Any:
-        text = request if isinstance(request, str) else bytes(request).decode()
-        sent.append(" ".join(text.split()[:4]))
-        return execute(self, command, request)
-
-    monkeypatch.setattr(PyMySQLConnection, "_execute_command", note)
+    sent = note_requests(monkeypatch)
     guard.write(MINE, ADD)
-    assert [request.split(" ")[0] for request in sent] == ["EXECUTE", "UPDATE", "BEGIN", "ROLLBACK"]
-    assert sent[2] == "BEGIN NOT ATOMIC COMMIT;"
+    assert [request.split()[0] for request in sent] == ["EXECUTE", "UPDATE", "BEGIN"]
+    assert sent[2].startswith("BEGIN NOT ATOMIC COMMIT;")
     sent.clear()
     guard.claim(MINE)
-    assert [request.split(" ")[0] for request in sent][-3:] == ["EXECUTE", "BEGIN", "ROLLBACK"]
+    assert [request.split()[0] for request in sent][-2:] == ["EXECUTE", "BEGIN"]
     sent.clear()
     with guard.begin(MINE):
         pass
-    assert [request.split(" ")[0] for request in sent] == ["BEGIN", "RELEASE", "BEGIN", "ROLLBACK"]
+    assert [request.split()[0] for request in sent] == ["BEGIN", "RELEASE", "BEGIN"]
+
+
+@pytest.mark.parametrize("several", [False, True], ids=["one statement a request", "several"])
+def test_the_requests_of_a_write_on_mysql(shop: Shop, several: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each statement is a request, unless the connection takes several. aiomysql's always do."""
+    shop.way.needs_mysql("requests for each of these")
+    flag = {"client_flag": MULTI_STATEMENTS} if several else {}
+    guard = SQLAlchemyGuard(shop.connect(pool_size=1, max_overflow=0, connect_args=flag))
+    guard.claim(OTHER)
+    guard.claim(MINE)
+    sent = note_requests(monkeypatch)
+
+    def requests(*expected: str) -> None:
+        parts = [each for request in expected for each in ([request] if several else request.split())]
+        assert firsts(sent) == parts
+
+    guard.write(MINE, ADD)
+    requests("SET UPDATE", "UPDATE", "COMMIT SET")
+    with guard.begin(MINE):
+        pass
+    requests("SET UPDATE SAVEPOINT", "RELEASE", "COMMIT SET")
+    with guard.begin(MINE, OTHER):
+        pass
+    if several:
+        requests("SET UPDATE SAVEPOINT", "UPDATE", "RELEASE", "COMMIT SET")
+    else:
+        requests("SET", "UPDATE", "UPDATE", "SAVEPOINT", "RELEASE", "COMMIT SET")
+    guard.claim(MINE)
+    requests("SET UPDATE SELECT", "COMMIT SET")
+    shop.guard.write(MINE, ADD)
+    sent.clear()
+    guard.write(MINE, ADD)
+    requests("SET UPDATE", "SELECT", "UPDATE", "COMMIT SET")
+
+
+@pytest.mark.thorough
+def test_the_requests_of_a_write_on_mysql_through_asyncio(sql_ways: WayLender, monkeypatch: pytest.MonkeyPatch) -> None:
+    with sql_ways.lend("aiomysql") as way:
+        way.needs_mysql("requests for each of these")
+        guard = way.new_guard(size=1)
+        way.side.call(guard.claim, MINE)
+        way.write(MINE, ADD_SQL, guard=guard)
+        sent: list[str] = []
+        execute = AiomysqlConnection._execute_command
+
+        async def note(self: Any, command: Any, sql: Any) -> Any:
+            sent.append(sql if isinstance(sql, str) else bytes(sql).decode())
+            return await execute(self, command, sql)
+
+        monkeypatch.setattr(AiomysqlConnection, "_execute_command", note)
+        way.write(MINE, ADD_SQL, guard=guard)
+        assert firsts(sent) == ["SET UPDATE", "UPDATE", "COMMIT SET"]
+
+
+def test_a_commit_that_begins_another_transaction(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pool rolls back, as without a guard."""
+    engine = shop.connect(pool_size=1, max_overflow=0)
+    guard = SQLAlchemyGuard(engine)
+    guard.claim(MINE)
+    guard.write(MINE, ADD)
+    sent = note_requests(monkeypatch)
+    with guard.begin(MINE) as connection:
+        connection.execute(text("SET completion_type = 'CHAIN'"))
+    assert sent[-1] == "ROLLBACK"
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", TO_MARIADB)
+def test_a_restoration_that_fails_behind_the_commit(
+    sql_ways: WayLender, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit was answered, so the write has landed. The connection is closed, because its settings are changed."""
+    with sql_ways.lend(name) as way:
+        way.needs_mysql("restoration with an answer of its own")
+        flag: dict[str, Any] = {} if name == "aiomysql" else {"connect_args": {"client_flag": MULTI_STATEMENTS}}
+        guard = way.new_guard(size=1, **flag)
+        way.side.call(guard.claim, MINE)
+        with way.begin(MINE, guard=guard) as block:
+            before = block.scalar("SELECT CONNECTION_ID()")
+        with monkeypatch.context() as patch:
+            patch.setattr(mysql_bounds, "_settings", lambda _: (mysql_settings(False, 10)[0], "SET nonsense = 1"))
+            assert way.write(MINE, ADD_SQL, guard=guard) == 1
+        with way.begin(MINE, guard=guard) as block:
+            assert block.scalar("SELECT CONNECTION_ID()") != before
+            assert block.scalar("SELECT @@SESSION.wait_timeout") == 10
+        assert way.total == 1
 
 
 def test_a_hook_and_a_log_see_the_commit(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:

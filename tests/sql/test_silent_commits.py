@@ -11,7 +11,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import create_engine, event, text
 from sqlalchemy.exc import DBAPIError
 
 from examples.servers import start_postgres
@@ -111,7 +111,8 @@ def test_marks_are_pruned_in_time(way: Way) -> None:
 
 
 TO_THE_POOL = b"\t\0\0\0\x03ROLLBACK"
-"""PyMySQL and aiomysql send it as a connection goes back: length and number of the packet, COM_QUERY, and no more."""
+"""PyMySQL and aiomysql send it as a connection goes back: length and number of the packet, COM_QUERY, and no more. None
+comes behind the guard's own commit, so a hook has the engine commit."""
 
 
 def begin(way: Way, guard: Any, *, fails: bool = False) -> None:
@@ -126,9 +127,9 @@ def begin(way: Way, guard: Any, *, fails: bool = False) -> None:
 @pytest.mark.parametrize(
     ("use", "part"),
     [
-        ("claim", TO_THE_POOL),
+        ("claim with a hook", TO_THE_POOL),
         ("mark", TO_THE_POOL),
-        ("begin", TO_THE_POOL),
+        ("begin with a hook", TO_THE_POOL),
         ("begin", b"RELEASE SAVEPOINT"),
         ("begin", b"SET SESSION"),
         ("begin and fail", b"ROLLBACK"),
@@ -141,7 +142,7 @@ def begin(way: Way, guard: Any, *, fails: bool = False) -> None:
 )
 def test_each_request_around_a_transaction_has_a_bound(way: Way, use: str, part: bytes) -> None:
     error = ends(way, use, part)
-    if use == "begin" and part == TO_THE_POOL:
+    if use == "begin with a hook":
         assert error is None, "its COMMIT was answered before"
         assert way.done == {1}
 
@@ -157,6 +158,9 @@ def test_the_rollback_of_a_block_that_failed_has_a_bound(way: Way) -> None:
 def ends(way: Way, use: str, part: bytes) -> BaseException | None:
     """Use a guard while the reply to a request with this part does not come. Return the error of that."""
     guard = way.new_guard(timeout=TIMEOUT, size=1)
+    use, _, hook = use.partition(" with a ")
+    if hook:
+        event.listen(guard._sync_engine, "commit", lambda _: None)
     way.side.call(guard.claim, MINE)
     uses: dict[str, Callable[[], Any]] = {
         "claim": lambda: way.side.call(guard.claim, MINE),

@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from examples.servers.local import LocalProcess, ServerError, install, not_root, prepared_directory
@@ -28,13 +28,36 @@ _VERSION = r"Ver (\d+)\.(\d+)\.(\d+)(?!\S*MariaDB)"
 _ACCOUNT = "CREATE USER 'root'@'127.0.0.1'; GRANT ALL PRIVILEGES ON *.* TO 'root'@'127.0.0.1' WITH GRANT OPTION;\n"
 
 
-def start_mysql() -> MariaDBServer:
-    """Start a MySQL; raises ServerError when there is none."""
-    found = shutil.which("mysqld")
+_UNPACKED = Path(__file__).parents[3] / ".mysql" / "bin"
+
+
+def find_mysql_binary(path: str | None = None) -> Path | None:
+    """Return the ``mysqld`` of ``PATH``, or of the folder that is given."""
+    found = shutil.which("mysqld", path=path)
     binary = Path(found) if found else None
-    version = version_of(binary, _VERSION) if binary else None
+    return binary if binary and version_of_mysql(binary) else None
+
+
+def version_of_mysql(binary: Path) -> tuple[int, ...] | None:
+    return version_of(binary, _VERSION)
+
+
+def find_unpacked_mysql() -> Path | None:
+    """Return the ``mysqld`` of ``PATH``, or of ``make thorough-mysql``."""
+    return find_mysql_binary() or find_mysql_binary(str(_UNPACKED))
+
+
+def start_mysql(binary: Path | None = None, settings: Mapping[str, str] = {}) -> MariaDBServer:
+    """Start a MySQL; raises ServerError when there is none.
+
+    Args:
+        binary: its ``mysqld``. None: the one of ``PATH``.
+        settings: of the server, instead of those for throw-away data.
+    """
+    binary = binary or find_mysql_binary()
+    version = version_of_mysql(binary) if binary else None
     if binary is None or version is None:
-        raise ServerError("no MySQL: put mysqld on PATH, for example with `make mysql`")
+        raise ServerError("no MySQL: put mysqld on PATH, for example that of `make thorough-mysql`")
     user = not_root()
     environment = {"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC"}
     with prepared_directory(user) as directory:
@@ -53,7 +76,7 @@ def start_mysql() -> MariaDBServer:
             "bind-address": "127.0.0.1",
             "port": str(port),
         }
-        options = (f"--{name}={value}" for name, value in {**_SETTINGS, **own}.items())
+        options = (f"--{name}={value}" for name, value in {**_SETTINGS, **settings, **own}.items())
         # Without TLS, which PyMySQL takes where it is offered: a proxy could not tell one request from another.
         return [str(binary), "--no-defaults", "--skip-name-resolve", "--tls-version=", *options]
 
