@@ -152,7 +152,13 @@ def _listens(process: LocalProcess) -> bool:
 
 def _ready(server: EtcdServer) -> EtcdServer:
     """Wait until it serves, and note its version."""
-    said = first_answer(server, lambda: server.call("maintenance/status", {}), (OSError,))
+
+    def ask() -> Any:
+        if server.has_ended:
+            raise ServerError("the server exited", server.log)
+        return server.call("maintenance/status", {})
+
+    said = first_answer(server, ask, (OSError,))
     server.version = tuple(map(int, said["version"].split(".")))
     return server
 

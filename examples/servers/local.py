@@ -281,9 +281,9 @@ class LocalProcess:
                 process.wait(STOP_TIMEOUT)
             except subprocess.TimeoutExpired:
                 process.kill()
-                process.wait(STOP_TIMEOUT)
+                process.wait(START_TIMEOUT)  # a machine with a slow disk lets it finish what it writes
         if watcher is not None:
-            watcher.communicate(b"over\n", timeout=STOP_TIMEOUT)
+            watcher.communicate(b"over\n", timeout=START_TIMEOUT)
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._process.poll() is not None:

@@ -241,17 +241,31 @@ def acquire(
             if now >= gives_up_at:
                 raise _not_free(backend, resource, now - started if timeout > 0 else 0.0, known)
     except GeneratorExit:
-        taking.abandon(backend, resource, settings)
+        _abandon(backend, resource, token, settings, known, taking)
         raise
     except BaseException as error:
-        known.waiting = None  # the error's traceback refers to it
-        if isinstance(error, NotAcquired):
-            error.waited = backend.clock() - started
-        if known.place is not None and taking.grant is None:
-            yield Shielded(_leave(backend, known.place, resource, token, settings, is_open=taking.token is not None))
-        elif taking.may_hold:
-            yield Shielded(give_back(backend, resource, taking, settings))
+        has_ended = False
+        try:
+            known.waiting = None  # the error's traceback refers to it
+            if isinstance(error, NotAcquired):
+                error.waited = backend.clock() - started
+            if known.place is not None and taking.grant is None:
+                is_open = taking.token is not None
+                yield Shielded(_leave(backend, known.place, resource, token, settings, is_open=is_open))
+            elif taking.may_hold:
+                yield Shielded(give_back(backend, resource, taking, settings))
+            has_ended = True
+        finally:
+            if not has_ended:  # an interruption came after the error, or the plan was closed
+                _abandon(backend, resource, token, settings, known, taking)
         raise
+
+
+def _abandon(backend: Backend, resource: str, token: str, settings: Settings, known: _Known, taking: Taking) -> None:
+    """Give back in the background, also a place in the queue."""
+    if known.place is not None and taking.grant is None:
+        taking.token = token
+    taking.abandon(backend, resource, settings)
 
 
 def _wrong_grant(backend: Backend, method: str, reply: object) -> TypeError:

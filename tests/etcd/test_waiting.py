@@ -189,17 +189,20 @@ class Interrupted(Exception):
     """What a signal handler raises."""
 
 
-def test_a_waiter_that_is_interrupted_as_it_notes_its_place_leaves_it(
-    etcd: EtcdSide, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("leaving", [False, True], ids=["waiting", "leaving"])
+def test_a_waiter_that_is_interrupted_leaves_its_place(
+    etcd: EtcdSide, monkeypatch: pytest.MonkeyPatch, leaving: bool
 ) -> None:
-    """It was nobody's then, and held up the others for its ttl."""
+    """As it notes its place, or begins to leave it: the place was nobody's, and held up the others for its ttl."""
     resource, holder, coordinator = name(), etcd.coordinator(), etcd.coordinator()
     lease = etcd.call(holder.acquire, resource)
 
-    def note(*_: object) -> None:
+    def interrupted(*_: object) -> None:
         raise Interrupted
 
-    monkeypatch.setattr(plans._Known, "note", note)
+    monkeypatch.setattr(plans._Known, "note", interrupted)
+    if leaving:
+        monkeypatch.setattr(plans, "Shielded", interrupted)
     with pytest.raises(Interrupted):
         etcd.call(coordinator.acquire, resource, timeout=30)
     etcd.wait_until(lambda: len(etcd.keys(holder, resource)) == 1)
