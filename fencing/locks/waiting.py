@@ -77,7 +77,7 @@ class Enlist(NamedTuple):
 class Wait(NamedTuple):
     """The effect: wait until it is time to ask again, at most ``seconds``.
 
-    If this is the first waiter, it asks again after ``recheck`` seconds.
+    After at most ``recheck`` seconds, the first waiter for the same resource asks again.
     """
 
     waiter: Any
@@ -104,7 +104,7 @@ class WaiterPlace(NamedTuple):
 
     Args:
         ticket: what the waiter names when it asks again, or leaves.
-        recheck: seconds after which the first waiter asks again.
+        recheck: seconds after which the first waiter asks again, at the latest.
     """
 
     plans: LeavesPlaces

@@ -2,7 +2,8 @@
 
 A listener is one process, or one event loop, with one connection that receives offers. Waiters do not poll: a message
 wakes a waiter when the lock is offered to it. No message comes when a holder dies. So the first waiter of each resource
-*rechecks*: it asks again at the moment that the server has named.
+*rechecks*: it asks again at the earliest moment that a reply has named to any of them. A later message may name another
+moment.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ LONGEST_RECHECK_SECONDS = 10.0
 SLACK_SECONDS = 0.005
 """How long after the believed end of a lease the recheck comes. A reply names the moment to the millisecond."""
 
+BUNDLE_SECONDS = 0.05
+"""How long after a recheck the next one comes at the earliest, if no request has named an earlier moment."""
+
 MOST_CONTENDED = 1000
 """How many resources are remembered for which a waiter has waited lately."""
 
@@ -32,14 +36,16 @@ class Waiter(waiting.Waiter):
     Attributes:
         listener: the name of its listener.
         must_recheck: a recheck has woken it, and it has not asked since.
+        recheck_at: the moment that the last reply to it has named.
     """
 
-    __slots__ = ("has_waited", "listener", "must_recheck")
+    __slots__ = ("has_waited", "listener", "must_recheck", "recheck_at")
 
     def __init__(self, resource: str, token: str, waking: waiting.Waking, listener: str) -> None:
         super().__init__(resource, token, waking)
         self.listener = listener
         self.has_waited = self.must_recheck = False
+        self.recheck_at = 0.0
 
 
 class Waiters(waiting.WaiterList[Waiter]):
@@ -69,9 +75,9 @@ class Waiters(waiting.WaiterList[Waiter]):
         return resource in self._waiters or resource in self._contended
 
     def schedule_recheck(self, waiter: Waiter, recheck: float) -> None:
-        """Schedule the recheck of a waiter that must wait, if it is the first one or none is scheduled yet.
+        """Schedule the recheck of a waiter that must wait. The first one does it.
 
-        An earlier moment from a message stays in force: the message may be newer than the waiter's reply.
+        An earlier moment stays in force: a message may be newer than the waiter's reply.
 
         Args:
             waiter: a waiter that was added.
@@ -79,9 +85,8 @@ class Waiters(waiting.WaiterList[Waiter]):
         """
         waiter.has_waited = True
         waiter.must_recheck = False
-        planned = self._rechecks.get(waiter.resource)
-        if planned is None or self.first(waiter.resource) is waiter:
-            self._recheck_at(waiter.resource, min(self._clock() + recheck, planned or math.inf))
+        waiter.recheck_at = self._clock() + recheck
+        self._recheck_by(waiter.resource, waiter.recheck_at)
 
     def remove(self, waiter: Waiter, free_at: float | None) -> None:
         """Remove a waiter that no longer waits.
@@ -103,7 +108,7 @@ class Waiters(waiting.WaiterList[Waiter]):
         elif waiter.must_recheck and free_at is None:  # it gave up instead: the next one must ask
             self._recheck_first(waiter.resource)
         elif free_at is not None:
-            self._recheck_at(waiter.resource, min(free_at + SLACK_SECONDS, self._clock() + LONGEST_RECHECK_SECONDS))
+            self._recheck_by(waiter.resource, min(free_at + SLACK_SECONDS, self._clock() + LONGEST_RECHECK_SECONDS))
 
     def on_message(self, text: bytes) -> tuple[str, str] | None:
         """Handle a message. Return resource and token of an offer that must be declined, because its waiter is gone."""
@@ -127,6 +132,9 @@ class Waiters(waiting.WaiterList[Waiter]):
         """Wake all waiters, so that they ask again: messages may have been lost."""
         for waiter in self._all():
             waiter.wake()
+
+    def _recheck_by(self, resource: str, when: float) -> None:
+        self._recheck_at(resource, min(when, self._rechecks.get(resource, math.inf)))
 
     def _recheck_at(self, resource: str, when: float) -> None:
         self._rechecks[resource] = when
@@ -153,6 +161,8 @@ class Waiters(waiting.WaiterList[Waiter]):
     def _recheck_first(self, resource: str) -> None:
         first = self.first(resource)
         if first is not None:
-            self._recheck_at(resource, self._clock() + LONGEST_RECHECK_SECONDS)
+            now = self._clock()  # a reply to the first one says nothing of waiters that are new
+            later = min([each.recheck_at for each in self._of(resource) if each.recheck_at > now], default=math.inf)
+            self._recheck_at(resource, min(max(later, now + BUNDLE_SECONDS), now + LONGEST_RECHECK_SECONDS))
             first.must_recheck = True
             first.wake()

@@ -22,8 +22,8 @@ from fencing.locks.settings import Settings
 from fencing.redis.calls import Call
 from fencing.redis.scripts import REMINT
 from tests.explorer.clients import Leased, OfACluster, Polls, Program, Queues
-from tests.explorer.scenarios import NoLock
-from tests.explorer.simulated_redis import ACCEPT_MS, Reply, SimulatedRedis
+from tests.explorer.scenarios import BRIEF, SOON, NoLock
+from tests.explorer.simulated_redis import ACCEPT_MS, NEW_MS, Reply, SimulatedRedis
 from tests.explorer.state import (
     CLAIM_BACK,
     GONE,
@@ -165,6 +165,37 @@ class OfferToOneOnly(SimulatedRedis):
 
     def _send_rechecks(self, *args: Any) -> None:
         pass
+
+
+class NewWaitersOnlyWait(SimulatedRedis):
+    """A waiter that is new is not asked to recheck."""
+
+    def _recheck_of_new(self, ticket: float) -> int | None:
+        return None
+
+
+class TheNewestIsNew(SimulatedRedis):
+    """Nobody hears of an offer where the last waiter is new, whatever the others are."""
+
+    def _are_all_new(self, queue_key: str) -> bool:
+        return 0 < self._new_for_ms(self.sorted_set(queue_key)[-1][0]) <= NEW_MS + 1
+
+
+class NewForLong(SimulatedRedis):
+    """A waiter is new for longer than an offer lasts."""
+
+    def _new_for_ms(self, ticket: float) -> int:
+        return super()._new_for_ms(ticket) + NEW_MS
+
+    def _are_all_new(self, queue_key: str) -> bool:
+        return self._new_for_ms(self.sorted_set(queue_key)[0][0]) > 0
+
+
+class FarBehind(SimulatedRedis):
+    """Of those that find an offer, all but the first ask again as late as those that wait for the end of a lease."""
+
+    def _behind_ms(self, before: int, its_number: bytes | None) -> int:
+        return ACCEPT_MS if before > 0 else 0
 
 
 class LastingOffers(SimulatedRedis):
@@ -404,9 +435,33 @@ RULES = [
     ),
     Rule(
         "the next waiters hear of an offer",
-        Scenario("", (QUEUER,) * 3, Bounds(freezes=1), redis=OfferToOneOnly),
+        Scenario("", (QUEUER,) * 3, Bounds(freezes=1, pauses=2), redis=OfferToOneOnly),
+        UNNOTICED,
+        12,
+    ),
+    Rule(
+        "a waiter asks again when it is new no more",
+        Scenario("", (QUEUER,) * 3, Bounds(freezes=1), redis=NewWaitersOnlyWait),
         UNNOTICED,
         9,
+    ),
+    Rule(
+        "the next waiters hear of an offer unless all are new",
+        Scenario("", (BRIEF,) * 4, Bounds(freezes=2, pauses=2), redis=TheNewestIsNew),
+        UNNOTICED,
+        13,
+    ),
+    Rule(
+        "a waiter is new for no longer than an offer lasts",
+        Scenario("", (QUEUER,) * 3, Bounds(freezes=1), redis=NewForLong, late_ms=SOON),
+        UNNOTICED,
+        9,
+    ),
+    Rule(
+        "those that find an offer ask again soon after it",
+        Scenario("", (BRIEF,) * 4, Bounds(freezes=2, pauses=1), redis=FarBehind, late_ms=SOON),
+        UNNOTICED,
+        11,
     ),
     Rule(
         "a decline frees no lock that was granted",

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from tests.explorer.clients import OfACluster, Program, Queues
 from tests.explorer.search import Result, explore
-from tests.explorer.simulated_redis import Reply, SimulatedRedis
+from tests.explorer.simulated_redis import SPREAD_MS, Reply, SimulatedRedis
 from tests.explorer.state import Bounds, Scenario
 
 __all__ = ["DEEP", "LARGE", "SAFE", "NoLock", "explored"]
@@ -30,9 +30,13 @@ HURRIED_QUEUER = replace(HURRIED, plans=Queues)
 ADOPTS = Program(adopts=2)
 RECLAIMS = Program(reclaims=2)
 RECLAIMS_ONCE = Program(reclaims=1)
+BRIEF = Program(plans=Queues, claims=False)  # it reads, and then gives the lock on: nothing is written
+HURRIED_BRIEF = replace(BRIEF, timeout=5.0)
 BOTH = Program(both=True, claims=False)
 BOTH_OF_A_CLUSTER = replace(BOTH, plans=OfACluster)
 NO_BOUND = -100
+SOON = 2 + SPREAD_MS
+"""As late as the second of two waiters comes that a message tells to recheck."""
 
 _QUICK = [
     Scenario(
@@ -84,6 +88,7 @@ _QUICK = [
         (Program(plans=Queues, timeout=5.0),) * 3,
         Bounds(lost=1, gave_up=1, cuts=1),
     ),
+    Scenario("5 that queue, two stopped", (BRIEF,) * 5, Bounds(freezes=2), late_ms=SOON),
     Scenario("3 that queue, data loss", (QUEUER,) * 3, Bounds(expiries=1, resets=1), earlier=4),
     Scenario("3 clients without a lock", (HOLDER,) * 3, Bounds(resets=1), redis=NoLock, repair=NO_BOUND),
     Scenario("2 clients, kept requests", (HURRIED,) * 2, Bounds(kept=2, lost=1)),
@@ -127,6 +132,21 @@ _DEEP = [
     Scenario("4 that queue", (QUEUER,) * 4, Bounds(crashes=1, freezes=1, cuts=1)),
     Scenario("3 that queue, lost and late", (QUEUER,) * 3, Bounds(late=1, lost=1, crashes=1)),
     Scenario("3 that queue, two rounds", (Program(plans=Queues, rounds=2),) * 3, Bounds(freezes=1, cuts=1)),
+    Scenario("6 that queue, three stopped", (BRIEF,) * 6, Bounds(freezes=3), late_ms=SOON),
+    Scenario("4 that queue, two stopped, pauses", (BRIEF,) * 4, Bounds(freezes=2, pauses=3), late_ms=SOON),
+    Scenario("5 that queue, pauses", (BRIEF,) * 5, Bounds(freezes=1, pauses=2), late_ms=SOON),
+    Scenario("5 that queue, three stopped, pauses", (BRIEF,) * 5, Bounds(freezes=3, pauses=2), late_ms=SOON),
+    Scenario("4 that queue, pauses, a cut", (BRIEF,) * 4, Bounds(freezes=1, cuts=1, pauses=2), late_ms=SOON),
+    Scenario("4 that queue, pauses, a crash", (BRIEF,) * 4, Bounds(freezes=1, crashes=1, pauses=2), late_ms=SOON),
+    Scenario(
+        "4 that queue, pauses, a timeout", (HURRIED_BRIEF,) * 4, Bounds(freezes=1, gave_up=1, pauses=2), late_ms=SOON
+    ),
+    Scenario(
+        "4 that queue, a pause, lost and early",
+        (BRIEF,) * 4,
+        Bounds(freezes=1, lost=1, early=1, pauses=1),
+        late_ms=SOON,
+    ),
     Scenario("4 clients", (HOLDER,) * 4, Bounds(expiries=2, resets=1)),
     Scenario("2 clients, kept, late and lost", (HOLDER,) * 2, Bounds(kept=2, late=1, lost=1, expiries=1)),
     Scenario("2 that queue, kept, late and lost", (QUEUER,) * 2, Bounds(kept=2, late=1, lost=1)),

@@ -19,12 +19,17 @@ PLAUSIBLE_STEP = 1125899906842624
 
 ACCEPT_MS = 250
 SPREAD_MS = 50
+BEHIND_MS = 5
+NEW_MS = 250
 OFFERED_MS = 2500
 QUEUE_MS = 30000
 LONGEST_RECHECK_MS = 10000
 FOREIGN_RECHECK_MS = 1000
 MAX_PASSED = 5000
 DRAWN = 8
+NOTIFIED = 2
+NOTIFIED_AFTER_LONG = 8
+LONG_MS = 25
 
 _RECORD = re.compile(rb"(\d+) (\S+) (\d+)(|-\d+) (.*)", re.DOTALL)
 _OFFER = re.compile(rb"offer (\S+)")
@@ -251,15 +256,25 @@ class SimulatedRedis:
             recheck = min(recheck, left + 2)
         if its_number is None:
             recheck = min(recheck, FOREIGN_RECHECK_MS)
-        queue = self.sorted_set(keys[3])
-        if queue[0][1] != own_entry:
-            recheck += ACCEPT_MS
-        ticket = next(score for score, member in queue if member == own_entry)
+        before, ticket = next(
+            (rank, score) for rank, (score, member) in enumerate(self.sorted_set(keys[3])) if member == own_entry
+        )
+        recheck += self._behind_ms(before, its_number)
+        recheck = min(recheck, self._recheck_of_new(ticket) or recheck)
         return b"queued", _text_of(ticket), recheck, owner or b"", *self._offered(keys[1], its_number, left)
 
     def _offered(self, holder_key: str, its_number: bytes | None, left: int) -> tuple[bytes, ...]:
         is_offer = its_number is None and 0 <= left <= ACCEPT_MS
         return (b"offered",) if is_offer and _OFFER.fullmatch(self.get(holder_key) or b"") else ()
+
+    def _behind_ms(self, before: int, its_number: bytes | None) -> int:
+        if before > 0 and its_number is not None:
+            return ACCEPT_MS
+        return min(before * BEHIND_MS, SPREAD_MS)
+
+    def _recheck_of_new(self, ticket: float) -> int | None:
+        new_for = self._new_for_ms(ticket)
+        return new_for + 1 if new_for > 0 else None
 
     def _acquire_free(self, keys: Sequence[str], args: Sequence[bytes]) -> bytes | None:
         if len(args) > 6:  # it has a ticket: an offer is accepted
@@ -432,22 +447,35 @@ class SimulatedRedis:
     def _sizes_of(self, queue_key: str, listeners_key: str) -> Sizes:
         return Sizes(len(self.sorted_set(queue_key)), len(self.hash(listeners_key)))
 
-    def _send_rechecks(self, lock_key: str, queue_key: str, listeners_key: str, grantee: bytes, sizes: Sizes) -> None:
+    def _new_for_ms(self, ticket: float) -> int:
+        return NEW_MS - math.floor((self.clock_us - ticket) / 1000)
+
+    def _are_all_new(self, queue_key: str) -> bool:
+        return 0 < self._new_for_ms(self.sorted_set(queue_key)[0][0]) <= NEW_MS + 1
+
+    def _how_many_to_notify(self, holder_key: str) -> int:
+        match = _RECORD.fullmatch(self._read(holder_key) or b"")
+        return NOTIFIED if match and self.clock_us - float(match[3]) < LONG_MS * 1000 else NOTIFIED_AFTER_LONG
+
+    def _send_rechecks(
+        self, lock_key: str, queue_key: str, listeners_key: str, grantee: bytes, token: bytes, sizes: Sizes, most: int
+    ) -> None:
         """As long as there are at most DRAWN listeners, all are drawn."""
-        after = ACCEPT_MS + 2
+        notified = 0
         if sizes.listeners < 1:
             return
         drawn = sorted(self.hash(listeners_key))
         assert len(drawn) < DRAWN
-        for listener in drawn:
-            if listener != grantee:
-                receivers = self.publish(listener, b"recheck %d %b" % (after, lock_key.encode()))
-                if _is_dead(listener, receivers) and sizes.entries > 0 and sizes.listeners > 0:
-                    sizes = sizes.without(self._drop(queue_key, listeners_key, listener))
-                if receivers > 0:
-                    if after > ACCEPT_MS + 2:
-                        return
-                    after += SPREAD_MS
+        others = [each for each in drawn if each != grantee]
+        for place in range(1, len(others) + 1):
+            listener = others[(place + token[-1]) % len(others)]
+            after = ACCEPT_MS + 2 + notified * SPREAD_MS // (most - 1)
+            receivers = self.publish(listener, b"recheck %d %b" % (after, lock_key.encode()))
+            if _is_dead(listener, receivers) and sizes.entries > 0 and sizes.listeners > 0:
+                sizes = sizes.without(self._drop(queue_key, listeners_key, listener))
+            notified += receivers
+            if notified == most:
+                return
 
     def _hand_over(
         self,
@@ -477,8 +505,11 @@ class SimulatedRedis:
             if first == own_entry:
                 return own_entry
             if listener is not None and not _is_dead(listener, receivers):
+                must_notify = sizes.entries < 1 or not self._are_all_new(queue_key)
+                most = self._how_many_to_notify(holder_key) if must_notify else 0
                 self.set(holder_key, b"offer " + listener, px=OFFERED_MS)
-                self._send_rechecks(lock_key, queue_key, listeners_key, listener, sizes)
+                if must_notify:
+                    self._send_rechecks(lock_key, queue_key, listeners_key, listener, token, sizes, most)
                 return first
             if listener is not None and left != 0 and sizes.entries > 0:
                 sizes = sizes.without(self._drop(queue_key, listeners_key, listener))

@@ -9,7 +9,7 @@ from fencing.kernel.fence import Fence, Mark
 from fencing.redis.calls import Call
 from fencing.redis.keys import keys_of
 from tests.explorer.clients import Local, Program
-from tests.explorer.simulated_redis import SimulatedRedis, Snapshot
+from tests.explorer.simulated_redis import ACCEPT_MS, SPREAD_MS, SimulatedRedis, Snapshot
 from tests.explorer.storage import OTHER, RESOURCE, Backend, MemoryBackend, Operation, Storage, Value
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "GONE",
     "KEYS",
     "LOST_UPDATE",
+    "MOST_MS",
     "NAMES",
     "OTHER_KEYS",
     "OVERLAP",
@@ -57,6 +58,10 @@ VERDICT = "a write that was found not to have happened happens"
 REPAIR = "more claims of one client are refused than the repair may take"
 
 
+MOST_MS = 2 * (ACCEPT_MS + SPREAD_MS)
+"""How long a lock may be free, or held by nobody, before a waiter rechecks."""
+
+
 class Faults(NamedTuple):
     """How much has gone wrong so far; as bounds: how much may.
 
@@ -67,7 +72,8 @@ class Faults(NamedTuple):
     goes on; ``cuts``: connections of listeners that break, with what was under way; ``early``: rechecks of waiters that
     come before the messages that are under way; ``refused``: calls that are refused and not run, as a node of a Redis
     Cluster refuses those of a slot that moves; ``kept``: connections that break under a request: the client goes on at
-    once over a new one, and what was sent on the old one lands at any later time, in order, or never.
+    once over a new one, and what was sent on the old one lands at any later time, in order, or never; ``pauses``: times
+    that a while passes while somebody has the lock, or it is offered.
     """
 
     expiries: int = 0
@@ -88,6 +94,7 @@ class Faults(NamedTuple):
     early: int = 0
     refused: int = 0
     kept: int = 0
+    pauses: int = 0
 
 
 Bounds = Faults
@@ -134,6 +141,7 @@ class Scenario:
         earlier: the number that the last holder before had; 0: the storage is new.
         repair: how many claims of one client may be refused beyond one for each expiry, reset and takeover, short of
             the number of clients: N - repair.
+        late_ms: how long an offer may be over before a waiter rechecks.
         cut_off: the script at whose calls connections break; empty: at any.
         hears: whether a plan hears of a release that was sent behind its request. If not, one is sent behind each
             last attempt, also behind one that ends before its time.
@@ -146,6 +154,7 @@ class Scenario:
     redis: type[SimulatedRedis] = SimulatedRedis
     earlier: int = 0
     repair: int = 1
+    late_ms: int = MOST_MS
     cut_off: str = ""
     hears: bool = True
 

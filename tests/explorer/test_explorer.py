@@ -36,6 +36,7 @@ _LONGER = (
     "3 clients, new storage",
     "3 that queue, refused calls",
     "3 that queue, with a timeout",
+    "5 that queue, two stopped",
     "2 clients, a kept remint",
     "2 clients, and one that takes the lock away, kept requests",
     "2 clients that renew, kept requests",

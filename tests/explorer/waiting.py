@@ -12,9 +12,10 @@ from fencing.locks.waiting import Wait
 from fencing.redis.calls import Call, decline_call
 from tests.explorer import clients
 from tests.explorer.clients import Program, Woken
-from tests.explorer.simulated_redis import ACCEPT_MS, SPREAD_MS
+from tests.explorer.simulated_redis import SimulatedRedis
 from tests.explorer.state import (
     KEYS,
+    MOST_MS,
     NAMES,
     STUCK,
     UNNOTICED,
@@ -30,8 +31,8 @@ from tests.explorer.storage import RESOURCE
 
 __all__ = ["Waiting", "listener_of"]
 
-MOST_MS = 2 * (ACCEPT_MS + SPREAD_MS)
-"""How long a lock may be free, or held by nobody, before a waiter rechecks."""
+PAUSE_MS = 130
+"""After one pause a waiter is still new, and after two it is not."""
 
 
 def listener_of(client: int) -> bytes:
@@ -93,6 +94,28 @@ class Waiting:
                     after = self._wake(broken, client) if self.programs[client].wakes else broken
                     yield Step(f"{NAMES[client]}'s connection breaks", counted(after, "cuts"))
 
+    def pauses(self, state: State) -> Iterator[Step]:
+        """A while passes, up to the next recheck. No message is under way, and the lock stays as it is."""
+        redis = SimulatedRedis(state.redis)
+        if not allowed(self.scenario, state, "pauses") or state.inbox or redis.get(KEYS.lock) is None:
+            return
+        now = state.redis.clock_us // 1000
+        rechecks = {
+            client: max(local.recheck_at, now)
+            for client, local in enumerate(state.clients)
+            if self._waits(state, client)
+        }
+        until = min([now + PAUSE_MS, *rechecks.values()])
+        if 0 <= redis.pttl(KEYS.lock) <= until - now:
+            return
+        redis.clock_us = until * 1000
+        later = counted(state._replace(redis=redis.snapshot()), "pauses")
+        due = [client for client, recheck_at in rechecks.items() if recheck_at == until]
+        for client in due:
+            yield Step(f"{until - now} ms pass, {NAMES[client]} looks", self._wake(later, client))
+        if not due:
+            yield Step(f"{until - now} ms pass", later)
+
     def rechecks_early(self, state: State) -> Iterator[Step]:
         """A waiter rechecks before the messages arrive that are under way."""
         if state.inbox and allowed(self.scenario, state, "early"):
@@ -126,13 +149,14 @@ class Waiting:
         if lock is None and not (faults.expiries or faults.resets or faults.late):
             violated += (STUCK,)
         record = next((entry.value for entry in state.redis.entries if entry.key == KEYS.holder), None)
-        offered = lock is not None and isinstance(record, bytes) and record.startswith(b"offer ")
-        if offered and (free_at is None or free_at - now > MOST_MS):
+        offered = isinstance(record, bytes) and record.startswith(b"offer ")
+        most = self.scenario.late_ms if offered else MOST_MS
+        if offered and lock is not None and (free_at is None or free_at - now > MOST_MS):
             violated += (UNNOTICED,)  # if it is not accepted, nobody else has it for so long
         if free_at is not None and recheck > free_at:
-            if not (faults.crashes or faults.freezes or faults.expiries or faults.resets or faults.late):
+            if not (faults.crashes or faults.freezes or faults.expiries or faults.resets or faults.late or faults.kept):
                 violated += (STUCK,)  # a lease, or an offer, of somebody who is there has run out
-            if recheck - free_at > MOST_MS and not (faults.expiries or faults.resets):
+            if recheck - free_at > most and not (faults.expiries or faults.resets):
                 violated += (UNNOTICED,)
         for client in range(len(self.programs)):
             if self._waits(state, client) and state.clients[client].recheck_at <= recheck:

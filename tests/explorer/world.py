@@ -92,6 +92,7 @@ class World:
             moved = True
             yield step
         yield from self.waiting.rechecks_early(state)
+        yield from self.waiting.pauses(state)
         yield from self._crashes(state)
         yield from faults.redis_faults(self.scenario, state)
         yield from faults.mark_faults(self.scenario, state)

@@ -65,10 +65,10 @@ FORCED_OUT = {
     "fencing:1:{12193}:holder:orders:42": ("string", "a ttl", b"9 dddddddddddddddddddddd <us> operator"),
 }
 SCRIPTS = {
-    "ACQUIRE": "667e63efecfc4e489e0f875ec8980da1ca27659b",
+    "ACQUIRE": "9da5016f1146acdff537a7ff90f066c9dd4627e3",
     "RENEW": "f7dde797d7c9657fbc555cb66d1118f5d0544b37",
-    "RELEASE": "b37aa94bf4fdaaf4ad1eb62ccb80e9c28291af68",
-    "RELEASE_SEVERAL": "9f2e7fb7f22136bdca8400f7e0c31948e065d350",
+    "RELEASE": "7cc2614a242181033b729ac47d19b765b10ad2f4",
+    "RELEASE_SEVERAL": "3746ebc028beda224b36af2d675a6fc3dae6f8b1",
     "REMINT": "c23076cd0155ad07f14b9c218ad61cd4df42417c",
     "HOLDER": "484527086c5bb9994005222e2bcbc8e241085dd0",
     "HOLDERS": "5146b3a47b44d27f1134ba4fd17beb3d3941d411",

@@ -78,12 +78,42 @@ def test_a_waiter_that_was_passed_over_asks_again(book: Book) -> None:
     assert book.waiters.on_message(b"passed b r") is None, "there is nothing to decline"
 
 
-def test_only_the_first_waiter_rechecks_and_at_its_moment(book: Book) -> None:
-    first, second = book.add("a", recheck=3), book.add("b", recheck=1)
-    book.pass_time(2.9)
+@pytest.mark.parametrize("moments", [(3, 1), (1, 3)])
+def test_only_the_first_waiter_rechecks_and_at_the_earliest_moment(book: Book, moments: tuple[int, int]) -> None:
+    """The second one may be new, and nobody is told of an offer because it will ask again."""
+    first, second = (book.add(token, recheck=recheck) for token, recheck in zip("ab", moments, strict=True))
+    book.pass_time(0.9)
     assert (first.wakes, second.wakes) == (0, 0)
     book.pass_time(0.1)
     assert (first.wakes, second.wakes) == (1, 0)
+
+
+def test_a_recheck_for_one_waiter_leaves_that_of_another(book: Book) -> None:
+    """The first one is told a late moment. It may be gone before the third one is new no more."""
+    first, second = book.add("a", recheck=10), book.add("b", recheck=0.25)
+    book.pass_time(0.2)
+    third = book.add("c", recheck=0.25)
+    book.pass_time(0.05)
+    book.waiters.schedule_recheck(first, 10)
+    assert first.wakes == 1
+    for gone in (first, second):
+        book.waiters.remove(gone, book.now + 10)
+    book.pass_time(0.2)
+    assert third.wakes == 1
+
+
+def test_rechecks_of_many_waiters_are_few(book: Book) -> None:
+    first = book.add("a", recheck=0.25)
+    others = []
+    for number in range(100):
+        book.pass_time(0.001)
+        others.append(book.add(f"b{number}", recheck=0.25))
+    while book.now < 1001:
+        book.pass_time(0.001)
+        if first.must_recheck:
+            book.waiters.schedule_recheck(first, 10)
+    assert 2 <= first.wakes <= 4
+    assert not any(waiter.wakes for waiter in others)
 
 
 def test_a_recheck_without_a_request_is_repeated(book: Book) -> None:
@@ -100,9 +130,15 @@ def test_the_next_waiter_rechecks_when_the_first_has_left(book: Book) -> None:
     assert second.wakes == 1
 
 
-@pytest.mark.parametrize(("lasts", "after"), [(1.0, 1.0 + SLACK_SECONDS), (60.0, LONGEST_RECHECK_SECONDS)])
-def test_a_grant_moves_the_recheck_to_the_end_of_its_lease(book: Book, lasts: float, after: float) -> None:
-    first, second = book.add("a", recheck=5), book.add("b", recheck=5)
+@pytest.mark.parametrize(
+    ("lasts", "recheck", "after"),
+    [(1.0, 5.0, 1.0 + SLACK_SECONDS), (60.0, 20.0, LONGEST_RECHECK_SECONDS), (60.0, 0.25, 0.25)],
+)
+def test_a_grant_moves_the_recheck_to_the_end_of_its_lease(
+    book: Book, lasts: float, recheck: float, after: float
+) -> None:
+    """But to no later moment: the lock may be offered to another process before, which is stopped."""
+    first, second = book.add("a", recheck=recheck), book.add("b", recheck=recheck)
     book.waiters.remove(first, book.now + lasts)
     book.pass_time(after - 0.001)
     assert second.wakes == 0

@@ -84,5 +84,9 @@ enqueue()
 local recheck = LONGEST_RECHECK_MS
 if left >= 0 then recheck = math.min(recheck, left + 2) end -- PTTL rounds; a key lives to the end of its millisecond
 if not record_number then recheck = math.min(recheck, FOREIGN_RECHECK_MS) end
-if redis.call('ZRANK', KEYS[4], own_entry) > 0 then recheck = recheck + ACCEPT_MS end -- the first waiter rechecks first
-return refusal('queued', text_of(tonumber(redis.call('ZSCORE', KEYS[4], own_entry))), recheck, owner or '')
+local before = redis.call('ZRANK', KEYS[4], own_entry) -- the first waiter rechecks first, and the others soon if it is an offer
+if before > 0 then recheck = recheck + (record_number and ACCEPT_MS or math.min(before * BEHIND_MS, SPREAD_MS)) end
+local ticket = tonumber(redis.call('ZSCORE', KEYS[4], own_entry))
+local new_for = new_for_ms(ticket)
+if new_for > 0 then recheck = math.min(recheck, new_for + 1) end -- the next time it is new no more
+return refusal('queued', text_of(ticket), recheck, owner or '')

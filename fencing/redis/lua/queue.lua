@@ -6,13 +6,18 @@
 -- from the queue; its waiters must ask again. "recheck <ms> <resource>": the listener's first waiter must ask again after
 -- that time.
 --
+-- A waiter is new for NEW_MS after its ticket. As long as it is, each reply tells it to ask again when it is new no more. So it
+-- finds every offer that is made meanwhile, and no message has to wake it for that.
+--
 -- An offer is the lock itself, with the token of the next in the queue, for ACCEPT_MS. The holder record is then
 -- "offer <listener>". A waiter accepts it by an acquire with that token. If the lock is free and there is still such a record,
 -- then that listener is silent: its process is stopped. All its entries are removed, so it costs the others one offer, however
 -- many waiters it has. A waiter that is removed gets its old place again by an acquire with its old ticket.
 
 local ACCEPT_MS = 250 -- a process under load needs some ms; all waiters lose this time when one process is stopped
-local SPREAD_MS = 50 -- between two listeners that recheck the same offer
+local SPREAD_MS = 50 -- between the first and the last of the listeners that are told to recheck the same offer
+local BEHIND_MS = 5 -- between two waiters that have found the same offer, and recheck at its end
+local NEW_MS = 250 -- at most ACCEPT_MS: then a waiter that is new as an offer is made asks again before the offer ends
 local OFFERED_MS = 2500 -- how long the record of an offer outlasts the offer
 local QUEUE_MS = 30000 -- three times the longest recheck: by then every live waiter has asked again
 local LONGEST_RECHECK_MS = 10000
@@ -21,6 +26,9 @@ local MAX_PASSED = 5000 -- entries of dead listeners that one call goes through
 local MAX_SEARCHED = 20000 -- entries that are searched for those of one listener
 local DRAWN = 8 -- listeners that are drawn at once
 local MAX_DRAWS = 16
+local NOTIFIED = 2 -- listeners that are told of an offer
+local NOTIFIED_AFTER_LONG = 8 -- and where hand-overs are seldom: as many may be stopped at once
+local LONG_MS = 25 -- a holding that makes them seldom
 
 -- Publishes a message. Returns how many clients of this server received it; nil where the user may not publish on the channel.
 -- In a Redis Cluster the name of a listener begins with 's{', and its channel is in the slot of the lock.
@@ -109,30 +117,49 @@ local function sizes_of(queue_key, listeners_key)
   return redis.call('ZCARD', queue_key), redis.call('HLEN', listeners_key)
 end
 
--- Sends a recheck to two other listeners, so that an offer that is never accepted is noticed. `entries` and `listeners`: how
--- many there are.
-local function send_rechecks(lock_key, queue_key, listeners_key, grantee, entries, listeners)
+-- Returns in how many ms a waiter with this ticket is new no more. It is more than NEW_MS where the clock has gone back, or the
+-- ticket is a little ahead of it.
+local function new_for_ms(ticket) return NEW_MS - math.floor((server_clock_us() - ticket) / 1000) end
+
+-- Returns whether all in the queue are new, and will ask again before an offer that is made now ends. It is not empty.
+local function are_all_new(queue_key)
+  local left = new_for_ms(redis.call('ZRANGE', queue_key, 0, 0, 'WITHSCORES')[2])
+  return left > 0 and left <= NEW_MS + 1
+end
+
+-- Returns how many listeners are told of an offer. The holder record is still that of the last grant.
+local function how_many_to_notify(holder_key)
+  local record = redis.pcall('GET', holder_key) -- an error: another type, which the record of the offer replaces
+  local granted = type(record) == 'string' and string.match(record, '^%d+ %S+ (%d+)%-?%d* ')
+  return granted and server_clock_us() - granted < LONG_MS * 1000 and NOTIFIED or NOTIFIED_AFTER_LONG
+end
+
+-- Sends a recheck to `most` other listeners, so that an offer that is never accepted is noticed. The token, which is random, says
+-- which ones: they may be stopped, too, and then the next offer needs others. `entries` and `listeners`: how many there are.
+local function send_rechecks(lock_key, queue_key, listeners_key, grantee, token, entries, listeners, most)
   local seen = {[grantee] = true}
-  local after = ACCEPT_MS + 2
+  local notified = 0
   for _ = 1, MAX_DRAWS do
     if listeners < 1 then return end
     local drawn = redis.call('HRANDFIELD', listeners_key, DRAWN) or {} -- an emulator of Redis has no answer where there is none
-    table.sort(drawn)
+    local others = {}
     for _, listener in ipairs(drawn) do
-      if not seen[listener] then
-        seen[listener] = true
-        local receivers = publish(listener, 'recheck ' .. after .. ' ' .. lock_key)
-        if is_dead(listener, receivers) and entries > 0 and listeners > 0 then
-          local dropped, ended = drop(queue_key, listeners_key, listener)
-          entries, listeners = entries - dropped, listeners - ended
-        end
-        if (receivers or 0) > 0 then
-          if after > ACCEPT_MS + 2 then return end
-          after = after + SPREAD_MS
-        end
-      end
+      if not seen[listener] then others[#others + 1] = listener end
     end
-    if #drawn < DRAWN then return end
+    table.sort(others)
+    for place = 1, #others do
+      local listener = others[(place + string.byte(token, -1)) % #others + 1]
+      seen[listener] = true
+      local after = ACCEPT_MS + 2 + math.floor(notified * SPREAD_MS / (most - 1))
+      local receivers = publish(listener, 'recheck ' .. after .. ' ' .. lock_key)
+      if is_dead(listener, receivers) and entries > 0 and listeners > 0 then
+        local dropped, ended = drop(queue_key, listeners_key, listener)
+        entries, listeners = entries - dropped, listeners - ended
+      end
+      if (receivers or 0) > 0 then notified = notified + 1 end
+      if notified == most then return end
+    end
+    if #drawn < DRAWN or #others == 0 then return end
   end
 end
 
@@ -158,8 +185,9 @@ local function hand_over(lock_key, holder_key, queue_key, listeners_key, own_ent
     end
     if first == own_entry then return own_entry end
     if listener and not is_dead(listener, receivers) then
+      local most = (entries < 1 or not are_all_new(queue_key)) and how_many_to_notify(holder_key)
       redis.call('SET', holder_key, 'offer ' .. listener, 'PX', OFFERED_MS)
-      send_rechecks(lock_key, queue_key, listeners_key, listener, entries, listeners)
+      if most then send_rechecks(lock_key, queue_key, listeners_key, listener, token, entries, listeners, most) end
       return first
     end
     if left ~= 0 and entries > 0 then
