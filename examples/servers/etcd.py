@@ -49,9 +49,10 @@ class EtcdServer(Server):
         self.data: Path | None = None
         """Where it keeps its data; None: it is not ours."""
 
-    def call(self, path: str, body: dict[str, Any], timeout: float = 10) -> Any:
+    def call(self, path: str, body: dict[str, Any], timeout: float = 10, *, credentials: str = "") -> Any:
         """Make a request of the JSON gateway, and return its reply."""
-        request = urllib.request.Request(f"{self.url}/v3/{path}", json.dumps(body).encode())
+        headers = {"Authorization": credentials} if credentials else {}
+        request = urllib.request.Request(f"{self.url}/v3/{path}", json.dumps(body).encode(), headers)
         with urllib.request.urlopen(request, timeout=timeout) as reply:
             return json.loads(reply.read())
 

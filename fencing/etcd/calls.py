@@ -28,11 +28,14 @@ _NEVER_RAN = ("no leader", "too many requests", "learner", "not capable", "space
 
 _HINTS = {
     "database space exceeded": "compact and defragment it, or raise its quota; then `etcdctl alarm disarm`",
-    "permission denied": "grant its user readwrite on the keys that begin with fencing/1/",
-    "user name is empty": "pass user and password",
-    "authentication is not enabled": "leave out user and password, or enable it",
+    "permission denied": "grant its user readwrite on the prefix fencing/1/ (--prefix=true)",
+    "authentication failed": "check user and password",
+    "learner": "name members with a vote",
 }
 """The next step after a refusal, by a part of its message."""
+
+_LOG_IN = ("invalid auth token", "user name is empty")
+"""Parts of messages of requests that need another token."""
 
 MOST_DETAIL = 200
 
@@ -256,7 +259,7 @@ def reply_of(status: int, content: bytes, address: str) -> Reply:
     text += "".join(f": {hint}" for part, hint in _HINTS.items() if part in text)
     if code in (_NOT_FOUND, _PRECONDITION):
         return Reply((), Refusal(text))
-    if code == _UNAUTHENTICATED or "invalid auth token" in text:
+    if code == _UNAUTHENTICATED or any(part in text for part in _LOG_IN):
         return Reply((), Refusal(text, is_unauthenticated=True))
     if code in _MAY_HAVE_RUN or (code in (0, _UNKNOWN) and status >= 500) or "learner" in text:
         may_have_run = _MAY_HAVE_RUN.get(code, True) and not any(part in text for part in _NEVER_RAN)

@@ -90,8 +90,9 @@ def own_key(resource: str, lease: int) -> str:
 
 
 def resource_of(name: str) -> str:
-    """Return the lock that a key belongs to."""
-    return unquote(name.removeprefix(LOCKS).rpartition("/")[0])
+    """Return the lock that a key belongs to; empty: to none. Another program's name may have any form."""
+    resource = unquote(name.removeprefix(LOCKS).partition("/")[0])
+    return resource if name.startswith(queue_of(resource)) else ""
 
 
 def forced_key(token: str) -> str:

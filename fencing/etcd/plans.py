@@ -148,7 +148,8 @@ class EtcdPlans(EtcdKeeping):
                 return (yield from self._plan_found(place, oldest, record, deadline))
             if oldest is not None and oldest.name != own:
                 owner, kept_by = _who_keeps_it(oldest, record)
-                ahead = [key for key in newest if key.name != own]
+                # A repeated request finds keys that came behind its own. Each of two would wait for the other for ever.
+                ahead = [key for key in newest if key.created < place.created]
                 if not queue or (place.created and ahead):
                     place.saw(ahead[0].name if ahead else "", reply.revision)
                     return Taken(math.inf, owner, kept_by=kept_by)

@@ -40,17 +40,19 @@ class EtcdReading(EtcdRequests):
             resource = resource_of(key.name)
             if resource not in first or key.created < first[resource].created:
                 first[resource] = key
-        cut = resource_of(keys[-1].name) if len(keys) == PAGE_KEYS else None
+        is_cut = len(keys) == PAGE_KEYS
+        cut = resource_of(keys[-1].name) if is_cut else ""
         found: list[tuple[str, Holder]] = []
         for resource, key in first.items():
-            if pattern.matches(resource):
+            if resource and pattern.matches(resource):
                 if resource == cut:  # its first key may be on the next page
                     holder = yield from self.plan_holder(resource, settings, deadline=deadline)
                 else:
                     holder = yield from self.plan_describe(key, settings, deadline)
                 if holder is not None:
                     found.append((resource, holder))
-        return found, "" if cut is None else end_of(queue_of(cut))
+        next_page = end_of(queue_of(cut)) if cut else f"{keys[-1].name}\0" if is_cut else ""
+        return found, next_page
 
     def plan_describe(self, key: Key, settings: Settings, deadline: float) -> Plan[Holder | None]:
         """Describe the one that has the first key of a queue; None: it does not hold the lock yet."""

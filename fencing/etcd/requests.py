@@ -36,6 +36,9 @@ MOST_TERMS = 5
 SAFE_BASE = MAX_NUMBER - 2**50
 """Below it, no position of the log makes a number that is too high: etcd would need 35 years at a million a second."""
 
+NO_USERS = "authentication is not enabled"
+"""What a server says that has none. They may come, and go, while a coordinator works."""
+
 LEAST_SHARE_SECONDS = 0.25
 """The least time for one member of several, however little a call has left."""
 
@@ -83,7 +86,8 @@ class EtcdRequests(Backend):
     """How many may be asked."""
 
     base: int | None = None
-    _credentials = ""
+    _credentials: str | None = None
+    """The token of the user who has logged in; empty: the server has no users; None: nobody has tried."""
 
     def plan_base(self, resource: str, settings: Settings, floor: int, deadline: float) -> Plan[LogBase]:
         """Return a base with which the next number exceeds the floor."""
@@ -179,9 +183,9 @@ class EtcdRequests(Backend):
         def attempt(timeout: float, last: bool) -> Call:
             if self.members > 1:  # one that is silent leaves half of the time for the next one
                 timeout = min(timeout, max((deadline - self.clock()) / 2, LEAST_SHARE_SECONDS))
-            return Call(path, body, timeout, is_release, self._credentials)
+            return Call(path, body, timeout, is_release, self.credentials())
 
-        if self.user is not None and not self._credentials:
+        if self.user is not None and self._credentials is None:
             yield from self._plan_log_in(about, settings, deadline, is_release=is_release)
         repeated = False
         while True:
@@ -214,14 +218,15 @@ class EtcdRequests(Backend):
             return Call(AUTHENTICATE, body, timeout, is_release)
 
         answer = yield from self.plan_until_answered(attempt, about, settings, deadline)
-        if answer.value.refused:
+        refused = answer.value.refused
+        if refused and NO_USERS not in refused.text:
             raise CoordinatorUnavailable(
-                f"etcd at {self.address} refused the user {name!r}: {answer.value.refused.text}",
+                f"etcd at {self.address} refused the user {name!r}: {refused.text}",
                 resource=about,
                 address=self.address,
             )
-        self._credentials = answer.value.message["token"]
+        self._credentials = "" if refused else answer.value.message["token"]
 
     def credentials(self) -> str:
         """Return the token of the user who has logged in; empty: none has."""
-        return self._credentials
+        return self._credentials or ""

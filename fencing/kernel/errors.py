@@ -314,6 +314,8 @@ class CoordinatorUnavailable(FencingError):
 
     __module__ = "fencing"
 
+    _is_silence = False  # whether nothing has answered in time
+
     def __init__(self, text: str, *, resource: str | None = None, address: str | None = None) -> None:
         self.resource = resource
         self.address = address

@@ -325,7 +325,9 @@ class Backend(ABC):
                 f"{self.service} at {self.address} cannot serve the request for {about!r} now: {reason}; "
                 f"retry, and correct the address if that does not help"
             )
-        return CoordinatorUnavailable(text, resource=about, address=self.address)
+        error = CoordinatorUnavailable(text, resource=about, address=self.address)
+        error._is_silence = not failure.is_answer
+        return error
 
     def plan_give_back(self, grant: GrantOrFence, settings: Settings) -> Plan[None]:
         """Release a grant that will not be used, by its token, within a second. If that fails, continue later."""

@@ -6,9 +6,11 @@ import math
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, Protocol
 
 from fencing.kernel import process
+from fencing.kernel.errors import CoordinatorUnavailable
 from fencing.kernel.fence import MAX_NUMBER, Fence, check_number, granted_fence
 from fencing.kernel.waking import safe_lock
 from fencing.locks.grid import shared_moment
@@ -277,9 +279,11 @@ class Grant:
             self.unanswered_since = now
         self.due = self.hindrance = None
 
-    def not_renewed(self, now: float) -> None:
-        """Note that a renewal got no answer. The next attempt is due soon."""
+    def not_renewed(self, now: float, error: CoordinatorUnavailable | None = None) -> None:
+        """Note that a renewal got no answer, or failed with this error. The next attempt is due soon."""
         self.due = self._next_due(now, RETRIED_AFTER)
+        if error is not None and not error._is_silence:
+            self.hindrance = partial(_describe_failure, str(error))
 
     def _next_due(self, now: float, after: tuple[float, float]) -> float | None:
         settings = self.settings
@@ -289,6 +293,10 @@ class Grant:
         if settings.max_lifetime is not None and due > self.first_granted_at + settings.max_lifetime:
             return None
         return due
+
+
+def _describe_failure(text: str) -> str:
+    return f"its renewal failed: {text}"
 
 
 def _merged(requests: Sequence[TtlRequest]) -> list[TtlRequest]:

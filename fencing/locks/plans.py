@@ -432,11 +432,11 @@ def renew_together(backend: RenewsGrants, batch: Sequence[Grant], attempt_second
             deadlines = yield from backend.plan_renew_each(batch, each_settings, deadline=attempt_deadline)
         else:
             deadlines = yield from backend.plan_renew(batch, settings, deadline=attempt_deadline)
-    except CoordinatorUnavailable:
+    except CoordinatorUnavailable as error:
         now = backend.clock()
         for each in batch:
             each.late = max(each.late, now - attempt_deadline)
-            each.not_renewed(now)
+            each.not_renewed(now, error)
         return
     check_count(backend, method, deadlines, batch)
     now = backend.clock()
@@ -447,7 +447,7 @@ def renew_together(backend: RenewsGrants, batch: Sequence[Grant], attempt_second
             continue
         each.late = max(each.late, now - attempt_deadline)
         if isinstance(deadline, CoordinatorUnavailable):
-            each.not_renewed(now)
+            each.not_renewed(now, deadline)
         else:
             each.renewed(deadline, now)
     for each in gone[MOST_CAUSES:]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from functools import cache, lru_cache
 from typing import Any, NamedTuple
-from zlib import crc32
 
 from psycopg import AsyncConnection, Connection, IsolationLevel
 from psycopg.pq import Escaping
@@ -18,7 +17,7 @@ from fencing.kernel.errors import GuardNotEnforceable
 from storage_guards.sql.outcome import TABLE
 from storage_guards.sql.plans import Statement
 from storage_guards.sql.schema import POSTGRESQL_VISIBLE_TABLES, Choice, quoted
-from storage_guards.sql.statements import Statements, calls_in, enforced_in, statements_on
+from storage_guards.sql.statements import Statements, calls_in, digest_of, enforced_in, statements_on
 
 AnyConnection = Connection[Any] | AsyncConnection[Any]
 
@@ -29,8 +28,8 @@ _PLACES = {"resource": "$1", "number": "$2", "token": "$3", "write": "$4", "writ
 
 
 def _named(kind: str, text: str, types: str) -> tuple[str, str]:
-    """Return a name that no other text can have, and the PREPARE."""
-    name = f"fencing_{kind}_{crc32(text.encode()):08x}"
+    """Return a name that no other text has, and the PREPARE."""
+    name = f"fencing_{kind}_{digest_of(text)}"
     return name, f"PREPARE {name} ({types}) AS {text.format(**_PLACES)}"
 
 

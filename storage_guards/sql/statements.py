@@ -12,6 +12,7 @@ names of these statements, whose bodies are these very texts. The statements the
 from __future__ import annotations
 
 import re
+from hashlib import sha256
 from typing import NamedTuple
 
 from storage_guards.sql.outcome import FLOOR, REMEMBERED_CHARACTERS, TABLE
@@ -94,6 +95,15 @@ class Statements(NamedTuple):
     lock_absence: str
     read_mark: str
     read_floor: str
+
+
+def digest_of(statement: str) -> str:
+    """Return what stands for a statement in the name under which a connection has prepared it.
+
+    A connection knows it by that name alone. Where users choose the names of schemas, two of 32 bits collide easily,
+    and one schema's mark would then be checked for another's.
+    """
+    return sha256(statement.encode()).hexdigest()[:32]
 
 
 def statements_on(table: str, *, postgresql: bool = True, outermost: bool = False) -> Statements:

@@ -10,13 +10,13 @@ import re
 from functools import cache
 from types import TracebackType
 from typing import Any, NamedTuple, Self
-from zlib import crc32
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from fencing.kernel.retry import LEAST_SECONDS
 from storage_guards.sql.plans import Statement
+from storage_guards.sql.statements import digest_of
 from storage_guards.sqlalchemy.direct import end_directly, fetch_directly, has_hooks, is_logged
 
 NO_SAVEPOINT = (1178, 1305)
@@ -102,7 +102,7 @@ class Compound(NamedTuple):
 def compound(change: str) -> Compound:
     """Return the change of a mark as a compound statement."""
     statement = _COMPOUND.format(opening=_SET, change=change, savepoint=_SAVEPOINT)
-    name = f"fencing_{crc32(statement.encode()):08x}"
+    name = f"fencing_{digest_of(statement)}"
     quoted = _VALUE.sub("?", statement).replace("'", "''")
     values = ", ".join(f"{{{value}}}" for value in _VALUE.findall(statement))
     return Compound(change, name, f"PREPARE {name} FROM '{quoted}'", f"EXECUTE {name} USING {values}")

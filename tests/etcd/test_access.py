@@ -136,6 +136,27 @@ def test_a_server_that_has_forgotten_its_tokens_gets_new_ones(fresh_etcd: Start,
         assert side.call(lease.release)
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
+def test_authentication_comes_and_goes_under_a_coordinator(fresh_etcd: Start, asynchronous: bool) -> None:
+    """Its user is given before there are any. No lock is lost."""
+    server, side = fresh_etcd(), EtcdSide(asynchronous, [])
+    coordinator = side.coordinator(urls=[server.url], user="worker", password="w")
+    faults = with_faults(coordinator)
+    lease = side.call(coordinator.acquire, "kept")
+    block(side, coordinator)
+    assert faults.paths.count("auth/authenticate") == 1
+    with_users(server)
+    side.call(lease.renew)
+    block(side, coordinator)
+    token = server.call("auth/authenticate", {"name": "root", "password": "r"})["token"]
+    server.call("auth/disable", {}, credentials=token)
+    side.call(lease.renew)
+    block(side, coordinator)
+    assert side.call(lease.release)
+    side.close()
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [

@@ -8,8 +8,8 @@ import pytest
 
 from fencing import LeaseLost, hold_all
 from fencing.etcd import reading
-from fencing.etcd.calls import body_of, put, transaction
-from fencing.etcd.layout import queue_of
+from fencing.etcd.calls import body_of, delete, put, transaction
+from fencing.etcd.layout import LOCKS, queue_of
 from fencing.kernel.fence import new_token
 from tests.support.etcd import EtcdSide
 
@@ -45,6 +45,23 @@ def test_all_holders_are_listed_page_by_page(etcd: EtcdSide, monkeypatch: pytest
     for lease in leases:
         assert etcd.call(lease.release)
     assert listed(etcd, coordinator, f"{prefix}*") == {}
+
+
+def test_keys_of_other_programs_are_listed_under_the_lock_that_they_block(
+    etcd: EtcdSide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Written with a bare slash, a key is in the queue of what is before it. Some are in no queue."""
+    monkeypatch.setattr(reading, "PAGE_KEYS", 2)
+    prefix, coordinator = f"odd-{new_token()}", etcd.coordinator()
+    backend = coordinator._backend
+    names = [f"{LOCKS}{prefix}{end}" for end in ("", "/b/key", "-a%2fb/key", "-z")]
+    steps = body_of(transaction([], [put(each, "") for each in names], []))
+    etcd.plan(coordinator, backend.plan_request("kv/txn", steps, prefix, backend.settings, backend.clock() + 30))
+    assert list(listed(etcd, coordinator, f"{prefix}*")) == [prefix]
+    assert etcd.call(coordinator.try_acquire, prefix) is None
+    assert etcd.call(coordinator.force_release, prefix).holder is not None
+    steps = body_of(transaction([], [delete(each) for each in names], []))
+    etcd.plan(coordinator, backend.plan_request("kv/txn", steps, prefix, backend.settings, backend.clock() + 30))
 
 
 def test_a_holder_is_told_who_has_forced_it_out(etcd: EtcdSide) -> None:

@@ -128,7 +128,11 @@ def test_no_plan_reads_what_a_member_alone_knows() -> None:
         (503, b'{"error":"etcdserver: rpc not supported for learner","code":14}', (True, False)),
         (502, b"bad gateway", (True, True)),
         (403, b'{"error":"etcdserver: permission denied","code":7}', "permission denied"),
-        (400, b'{"error":"etcdserver: user name is empty","code":3}', "user name is empty"),
+        (
+            400,
+            b'{"error":"etcdserver: user name is empty","code":3}',
+            Refusal("etcdserver: user name is empty", is_unauthenticated=True),
+        ),
         (404, b"404 page not found\n", "no etcd of version 3.4"),
         (200, b"[]", "HTTP 200|\\[\\]"),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import threading
 import time
 from collections.abc import Callable
@@ -12,9 +13,13 @@ from typing import Any
 
 import pytest
 
+from examples.servers import EtcdServer
 from fencing.etcd import waiters
+from fencing.etcd.calls import Reply, put, transaction
 from fencing.etcd.client import Stream
+from fencing.etcd.layout import WAITING, queue_of
 from fencing.kernel.fence import new_token
+from fencing.kernel.retry import NoReply
 from fencing.locks import plans
 from fencing.locks.backend import Taken
 from tests.support.etcd import EtcdSide, with_faults
@@ -278,3 +283,35 @@ def test_a_cancelled_waiter_leaves_no_key(etcd: EtcdSide) -> None:
     assert len(other.keys(reader, resource)) == 1
     other.close()
     assert etcd.call(lease.release)
+
+
+def test_a_waiter_whose_place_got_no_answer_does_not_wait_for_one_behind_it(
+    etcd: EtcdSide, etcd_server: EtcdServer
+) -> None:
+    """Another one had queued before the repetition, which took it for its predecessor. Each waited for the other."""
+    resource, holder, coordinator = name(), etcd.coordinator(), etcd.coordinator()
+    held = etcd.call(holder.acquire, resource)
+    faults, behind = with_faults(coordinator), int(etcd_server.call("lease/grant", {"TTL": "60", "ID": "0"})["ID"])
+
+    def lose(reply: Reply) -> Reply:
+        if not any("response_txn" in each for each in reply.message.get("responses", ())):
+            faults.answers["kv/txn"].append(lose)
+            return reply
+        later = put(f"{queue_of(resource)}behind", WAITING, behind)
+        etcd_server.call("kv/txn", json.loads(transaction([], [later], [])))
+        raise NoReply(ConnectionError("lost by the test"), may_have_run=True)
+
+    faults.answers["kv/txn"] = [lose]
+    got: list[bool] = []
+
+    def wait() -> None:
+        lease = etcd.call(coordinator.acquire, resource, timeout=20)
+        got.append(etcd.call(lease.release))
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    etcd.wait_until(lambda: len(etcd.keys(holder, resource)) == 3)
+    assert etcd.call(held.release)
+    thread.join(60)
+    assert got == [True]
+    etcd_server.call("lease/revoke", {"ID": str(behind)})

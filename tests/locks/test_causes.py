@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fencing import Fence, LeaseLost, Mark, MemoryCoordinator, StaleFence
+from fencing import CoordinatorUnavailable, Fence, LeaseLost, Mark, MemoryCoordinator, StaleFence
 from tests.support.blocks import block, play
 from tests.support.memory_side import MemorySide
 
@@ -62,6 +62,21 @@ def test_there_was_no_answer(side: MemorySide) -> None:
     cause = cause_of(side, lease)
     silence = "no answer from this process' memory at memory for [56].\\d s; "
     assert re.fullmatch(rf"{silence}the last renewal, or the grant, was (8\.9|9\.\d) s ago", cause or ""), cause
+
+
+def test_its_renewal_was_refused(side: MemorySide) -> None:
+    coordinator = side.coordinator(ttl=9)
+    lease = acquire(side, coordinator)
+    backend = coordinator._backend
+
+    def refuse(*_: object, **__: object) -> Any:
+        raise CoordinatorUnavailable("permission denied: grant it")
+        yield
+
+    backend.plan_renew_each = refuse
+    advance(side, lease, 10)
+    del backend.plan_renew_each
+    assert cause_of(side, lease) == "its renewal failed: permission denied: grant it"
 
 
 def test_this_side_stood_still(side: MemorySide) -> None:

@@ -131,8 +131,16 @@ def test_other_waits_are_not_logged(
     looked: list[None] = []
     report = long_waits.LongWait.report
     monkeypatch.setattr(long_waits.LongWait, "report", lambda self: looked.append(report(self)))
+    is_held: list[None] = []
+
+    def wait() -> int:
+        while not is_held:
+            time.sleep(0.001)
+        return hold(lock)
+
+    waiters = [in_thread(wait) for _ in range(3)]  # before: this thread waits for each of them to start
     with holder.hold():
-        waiters = [in_thread(lambda: hold(lock)) for _ in range(3)]
+        is_held.append(None)
         while len(looked) < 3:
             time.sleep(0.001)  # the thread of the holder computes: it waits for no other
     assert len({waiter.result(60) for waiter in waiters}) == 3

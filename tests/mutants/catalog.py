@@ -2600,6 +2600,20 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/etcd/test_leases.py::test_a_key_that_was_deleted_by_hand_is_noticed_by_the_next_renewal[sync]",),
     ),
     Mutant(
+        "a-waiter-of-etcd-waits-for-one-behind-it",
+        "fencing/etcd/plans.py",
+        "ahead = [key for key in newest if key.created < place.created]",
+        "ahead = [key for key in newest if key.name != own]",
+        ("tests/etcd/test_waiting.py::test_a_waiter_whose_place_got_no_answer_does_not_wait_for_one_behind_it[sync]",),
+    ),
+    Mutant(
+        "a-key-of-another-program-is-listed-under-a-name-that-it-does-not-block",
+        "fencing/etcd/layout.py",
+        'return resource if name.startswith(queue_of(resource)) else ""',
+        "return resource",
+        ("tests/etcd/test_holders.py::test_keys_of_other_programs_are_listed_under_the_lock_that_they_block[sync]",),
+    ),
+    Mutant(
         "an-old-lease-of-etcd-serves-more-locks",
         "fencing/etcd/leases.py",
         " or now - found.made_at > OLD_AFTER * ttl:",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from fencing import AsyncMemoryCoordinator, CoordinatorUnavailable, LockTable, MemoryCoordinator
+from fencing import AsyncMemoryCoordinator, LockTable, MemoryCoordinator
+from fencing.kernel.retry import NoReply
 from fencing.testing import Contract, ManualClock
 from tests.support.loops import until
 
@@ -34,13 +35,15 @@ class MemorySide(Contract):
     def cut_off(self, coordinator: Any) -> None:
         """Leave every further request of this coordinator without an answer."""
 
+        backend = coordinator._backend
+
         def perform(effect: Any) -> Any:
-            raise CoordinatorUnavailable("the test has cut it off", resource="r", address="nowhere")
+            raise backend.unanswered("r", NoReply(ConnectionError("the test has cut it off"), may_have_run=False))
 
         async def perform_async(effect: Any) -> Any:
             perform(effect)
 
-        coordinator._backend.perform = perform_async if self.asynchronous else perform
+        backend.perform = perform_async if self.asynchronous else perform
 
     def reconnect(self, coordinator: Any) -> None:
         """End what `cut_off` began."""
