@@ -208,7 +208,7 @@ def test_waiters_leave_a_frozen_primary_as_soon_as_a_call_has_found_another(
 ) -> None:
     """A listener that stays would notice only after two pings, or never if the old primary comes back meanwhile."""
     monkeypatch.setattr(Heartbeat, "PING_SECONDS", 60.0)
-    coordinator = side.coordinator(master_for(side, own_sentinels.addresses), ttl=3)
+    coordinator = side.coordinator(master_for(side, own_sentinels.addresses), ttl=12)  # its lease outlives the failover
     before = own_sentinels.primary
     holder = side.call(coordinator.acquire, "r")
     waiter = Waiter(side, coordinator)
