@@ -28,6 +28,8 @@ def why_expired(backend: Backend, holding: Grant, now: float) -> str | None:
     late = holding.late if due is None else max(holding.late, now - due)
     if late >= settings.ttl * STANDSTILL:
         return f"this process stood still for {late:.1f} s"
+    if holding.failure is not None:
+        return f"its renewal failed: {holding.failure}"
     if holding.unanswered_since is not None:
         return (
             f"no answer from {backend.service} at {backend.address} for {now - holding.unanswered_since:.1f} s; "

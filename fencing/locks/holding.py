@@ -6,7 +6,6 @@ import math
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal, Protocol
 
 from fencing.kernel import process
@@ -88,6 +87,7 @@ class Grant:
         "deadline",
         "due",
         "due_together",
+        "failure",
         "first_granted_at",
         "granted_at",
         "hindrance",
@@ -124,6 +124,7 @@ class Grant:
         self.ttl_requests: Sequence[TtlRequest] = ()
         self.loop: Any = None  # the event loop of its lease; None: threads have it
         self.hindrance: Callable[[], str] | None = None  # says why its last renewal, which was due, did not begin
+        self.failure: str | None = None  # why its last attempt to renew it failed, where something has answered
         self.late = 0.0  # by how many seconds this process has delayed its renewal
         self.due: float | None = None
         self.lease: Callable[[], Notified | None] = _no_lease
@@ -267,7 +268,7 @@ class Grant:
                     deadline = self.deadline
             self.deadline = max(self.deadline, deadline)
         if now < self.deadline:
-            self.renewed_at, self.unanswered_since, self.late = now, None, 0.0
+            self.renewed_at, self.unanswered_since, self.failure, self.late = now, None, None, 0.0
         if self.settings.renew:
             self.due = self._next_due(now, RENEWED_AFTER)
 
@@ -282,8 +283,7 @@ class Grant:
     def not_renewed(self, now: float, error: CoordinatorUnavailable | None = None) -> None:
         """Note that a renewal got no answer, or failed with this error. The next attempt is due soon."""
         self.due = self._next_due(now, RETRIED_AFTER)
-        if error is not None and not error._is_silence:
-            self.hindrance = partial(_describe_failure, str(error))
+        self.failure = None if error is None or error._is_silence else str(error)
 
     def _next_due(self, now: float, after: tuple[float, float]) -> float | None:
         settings = self.settings
@@ -293,10 +293,6 @@ class Grant:
         if settings.max_lifetime is not None and due > self.first_granted_at + settings.max_lifetime:
             return None
         return due
-
-
-def _describe_failure(text: str) -> str:
-    return f"its renewal failed: {text}"
 
 
 def _merged(requests: Sequence[TtlRequest]) -> list[TtlRequest]:
