@@ -268,7 +268,8 @@ class Grant:
                     deadline = self.deadline
             self.deadline = max(self.deadline, deadline)
         if now < self.deadline:
-            self.renewed_at, self.unanswered_since, self.failure, self.late = now, None, None, 0.0
+            self.renewed_at, self.unanswered_since, self.late = now, None, 0.0
+            self.failure = None
         if self.settings.renew:
             self.due = self._next_due(now, RENEWED_AFTER)
 
