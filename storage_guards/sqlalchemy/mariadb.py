@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import math
 import re
-from functools import cache
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from functools import cache, lru_cache
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
@@ -18,6 +17,7 @@ from fencing.kernel.retry import LEAST_SECONDS
 from storage_guards.sql.plans import Statement
 from storage_guards.sql.statements import digest_of
 from storage_guards.sqlalchemy.direct import end_directly, fetch_directly, has_hooks, is_logged
+from storage_guards.sqlalchemy.mysql_bounds import OwnBounds
 
 NO_SAVEPOINT = (1178, 1305)
 """The errors of a savepoint in a table whose engine has none, and in autocommit, where it is gone at once."""
@@ -130,11 +130,8 @@ def savepoint_of(write: str) -> str:
     return f"`fencing {write}`"
 
 
-class SessionBounds:
-    """The bounds of a connection for one guarded transaction. Its first change of a mark sets them.
-
-    As a context manager it surrounds the transaction, BEGIN and COMMIT included. It restores the old bounds, unless
-    :meth:`commit` has. Where that fails it invalidates the connection.
+class SessionBounds(OwnBounds):
+    """The bounds on a MariaDB. The first change of a mark sets them.
 
     Args:
         connection: to a MariaDB, and idle.
@@ -143,36 +140,10 @@ class SessionBounds:
     """
 
     def __init__(self, connection: Connection, seconds: float, caller_block: bool) -> None:
-        self._connection = connection
         self._whole = str(max(1, math.ceil(seconds)))
         self._exact = f"{max(seconds, LEAST_SECONDS):.6f}"
+        super().__init__(connection, _setting(self._whole, self._exact), _RESTORE, sets_first=False)
         self._caller_block = caller_block
-        self._are_set = False
-        self.savepoints: set[str] = set()  # that were set for a caller's block
-
-    def __enter__(self) -> Self:
-        if has_hooks(self._connection, ("begin",)):
-            # A hook may execute a statement as the transaction begins: that one must be bounded, and see the right
-            # isolation level.
-            self._are_set = True
-            try:
-                fetch_directly(self._connection, self._fill(_SET))
-            except BaseException:
-                self._connection.invalidate()  # a cancelled statement may still run
-                raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        connection = self._connection
-        if self._are_set and not connection.closed and not connection.invalidated:
-            try:
-                fetch_directly(connection, _RESTORE)
-            except BaseException as failure:
-                connection.invalidate()  # a connection with changed settings must not return to the pool
-                if not isinstance(failure, DBAPIError):
-                    raise  # an interruption; a database's error must not hide the end of the block: it may be committed
 
     def change(self, compound: Compound, statement: Statement, expected: Changed | None = None) -> Changed | None:
         """Check or claim, in one request. The first one also sets the bounds. None: the rule refuses the fence.
@@ -246,8 +217,11 @@ class SessionBounds:
         prepared[compound.name] = True
         return fetch_directly(connection, execute)
 
-    def _fill(self, statement: str) -> str:
-        return _VALUE.sub(r"{\1}", statement).format(whole=self._whole, exact=self._exact)
+
+@lru_cache(64)
+def _setting(whole: str, exact: str) -> str:
+    """Return the statement that sets the bounds."""
+    return _VALUE.sub(r"{\1}", _SET).format(whole=whole, exact=exact)
 
 
 def _number_of(error: DBAPIError) -> object:

@@ -1,4 +1,4 @@
-"""The bounds of a guarded transaction on MySQL, and its statements in as few requests as the connection allows.
+"""The bounds of a guarded transaction, and on MySQL its statements in as few requests as the connection allows.
 
 A connection with the client flag MULTI_STATEMENTS takes several statements in one request. aiomysql always sets the
 flag, PyMySQL where the user does. The server stops at the first of them that fails
@@ -32,35 +32,31 @@ def _settings(whole_seconds: int) -> tuple[str, str]:
     return change, f"{restore}, @fencing_wait_timeout = NULL"
 
 
-class MySQLBounds:
-    """The bounds of a connection for one guarded transaction. They go with its first statement, where one request takes
-    both.
+class OwnBounds:
+    """The bounds of a connection for one guarded transaction of MariaDB or MySQL. Its first statement may set them.
 
     As a context manager it surrounds the transaction, BEGIN and COMMIT included. It restores the old bounds, unless
-    :meth:`commit` has. Where that fails it invalidates the connection.
+    that was done with the COMMIT. Where it fails, it invalidates the connection.
 
     Args:
-        connection: to a MySQL, and idle.
-        seconds: the bound.
-        caller_block: the block is the caller's, so the transaction gets a savepoint by which it can be recognized.
+        connection: it is idle.
+        change: the statement that sets the bounds.
+        restore: the one that brings the old ones back.
+        sets_first: the bounds are set before the transaction begins.
 
     Attributes:
-        takes_several: a request may have several statements.
         savepoints: that were set for a caller's block.
     """
 
-    def __init__(self, connection: Connection, seconds: float, caller_block: bool) -> None:
-        self._connection = connection
-        self._change, self._restore = _settings(math.ceil(seconds))
-        self.caller_block = caller_block
+    def __init__(self, connection: Connection, change: str, restore: str, *, sets_first: bool) -> None:
+        self._connection, self._change, self._restore, self._sets_first = connection, change, restore, sets_first
         self._are_set = False
-        self.takes_several = _takes_several(connection)
         self.savepoints: set[str] = set()
 
     def __enter__(self) -> Self:
         # A hook may execute a statement as the transaction begins: that one must be bounded, and see the right
         # isolation level.
-        if not self.takes_several or has_hooks(self._connection, ("begin",)):
+        if self._sets_first or has_hooks(self._connection, ("begin",)):
             self._are_set = True
             try:
                 fetch_directly(self._connection, self._change)
@@ -80,6 +76,24 @@ class MySQLBounds:
                 connection.invalidate()  # a connection with changed settings must not return to the pool
                 if not isinstance(failure, DBAPIError):
                     raise  # an interruption; a database's error must not hide the end of the block: it may be committed
+
+
+class MySQLBounds(OwnBounds):
+    """The bounds on a MySQL. They go with the first statement, where one request takes both.
+
+    Args:
+        connection: to a MySQL, and idle.
+        seconds: the bound.
+        caller_block: the block is the caller's, so the transaction gets a savepoint by which it can be recognized.
+
+    Attributes:
+        takes_several: a request may have several statements.
+    """
+
+    def __init__(self, connection: Connection, seconds: float, caller_block: bool) -> None:
+        self.takes_several = _takes_several(connection)
+        super().__init__(connection, *_settings(math.ceil(seconds)), sets_first=not self.takes_several)
+        self.caller_block = caller_block
 
     def ask(self, *statements: str) -> list[Answer]:
         """Execute statements in the transaction, in one request if that may be. The first ones also set the bounds."""
