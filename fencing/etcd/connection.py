@@ -8,7 +8,7 @@ import time
 from contextlib import suppress
 
 from fencing.etcd.endpoints import Endpoint
-from fencing.etcd.http import CLOSED, ReplyParser, request_of
+from fencing.etcd.http import CLOSED, ReplyParser, parser_after, request_of
 from fencing.kernel.interruptions import raise_interruption
 from fencing.kernel.opening import Opening
 from fencing.kernel.retry import LEAST_SECONDS
@@ -97,12 +97,8 @@ class Connection:
         assert self.endpoint is not None
         self._sock.settimeout(max(deadline - time.monotonic(), LEAST_SECONDS))
         self._sock.sendall(request_of(path, body, self.endpoint.name, credentials))
-        parser = self._parser
-        if parser is not None and parser.can_go_on:
-            parser.begin()
-        else:
-            parser = self._parser = ReplyParser()
-        return parser
+        self._parser = parser_after(self._parser)
+        return self._parser
 
     def next_lines(self, deadline: float) -> list[bytes] | None:
         """Return the next lines of a reply that goes on; None: it has ended. At the deadline there are none."""

@@ -7,7 +7,7 @@ import ssl
 import time
 
 from fencing.etcd.endpoints import Endpoint
-from fencing.etcd.http import CLOSED, ReplyParser, request_of
+from fencing.etcd.http import CLOSED, ReplyParser, parser_after, request_of
 
 READ_BYTES = 65536
 
@@ -63,12 +63,8 @@ class AsyncConnection:
         assert self._writer is not None
         assert self.endpoint is not None
         self._writer.write(request_of(path, body, self.endpoint.name, credentials))
-        parser = self._parser
-        if parser is not None and parser.can_go_on:
-            parser.begin()
-        else:
-            parser = self._parser = ReplyParser()
-        return parser
+        self._parser = parser_after(self._parser)
+        return self._parser
 
     async def next_lines(self) -> list[bytes] | None:
         """Return the next lines of a reply that goes on; None: it has ended."""

@@ -86,3 +86,11 @@ class ReplyParser:
         *lines, rest = self.body().split(b"\n")
         self._parts, self._size = [rest], len(rest)
         return lines
+
+
+def parser_after(parser: ReplyParser | None) -> ReplyParser:
+    """Return the parser of a connection's next reply; None: it is the first one. The one before is used again."""
+    if parser is None or not parser.can_go_on:
+        return ReplyParser()
+    parser.begin()
+    return parser
