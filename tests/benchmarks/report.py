@@ -77,8 +77,8 @@ TEXTS = {
     "It uses the connections of our client: one transaction, one deletion, with a lease that is kept. Its waiter "
     "watches the key before its own. */v3/lock* is the server's own service. *etcdctl lock* starts two processes for "
     "each pair, which is most of its time. "
-    f"A *hand-off* is the time from the start of a release to the return of the next holder's acquire, of {etcd.CROWD} "
-    "that wait and hold the lock for 1 ms; a value is the median of a round. "
+    "A *hand-off* is the time from the start of a release to the return of the next holder's acquire. "
+    f"{etcd.CROWD} wait, and each holds the lock for 1 ms. A value is the median of a round. "
     f"The ttl of renewed leases is {TTL} s, and what an idle server takes is left out.",
     "object_store": "A store in memory that answers each request after 10 ms. *requests* are counted.",
     "calls": "Counted, not timed, so they do not depend on the machine. A *module crossing* is a call from a function "
