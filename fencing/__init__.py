@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     from fencing.redlock.coordinator_async import AsyncRedlockCoordinator as AsyncRedlockCoordinator
     from fencing.sql.coordinator import SQLCoordinator as SQLCoordinator
     from fencing.sql.coordinator_async import AsyncSQLCoordinator as AsyncSQLCoordinator
+    from fencing.zookeeper.coordinator import ZooKeeperCoordinator as ZooKeeperCoordinator
+    from fencing.zookeeper.coordinator_async import AsyncZooKeeperCoordinator as AsyncZooKeeperCoordinator
 
 _HOME = {
     "kernel.errors": (
@@ -85,10 +87,12 @@ _HOME = {
     "redlock.coordinator_async": ("AsyncRedlockCoordinator",),
     "sql.coordinator": ("SQLCoordinator",),
     "sql.coordinator_async": ("AsyncSQLCoordinator",),
+    "zookeeper.coordinator": ("ZooKeeperCoordinator",),
+    "zookeeper.coordinator_async": ("AsyncZooKeeperCoordinator",),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
-_EXTRAS = {"sqlalchemy": "sqlalchemy", "httptools": "etcd"}
+_EXTRAS = {"sqlalchemy": "sqlalchemy", "httptools": "etcd", "kazoo": "zookeeper"}
 """Packages that only some names need, and the extra that has each."""
 
 _OF_GUARDS = ("FencingMiddleware", "WSGIFencingMiddleware", "fenced")

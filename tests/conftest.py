@@ -27,11 +27,13 @@ from examples.servers import (
     S3Server,
     SentinelServers,
     ServerError,
+    ZooKeeperServer,
     find_s3,
     start_etcd,
     start_postgres,
     start_redis,
     start_s3,
+    start_zookeeper,
 )
 from examples.servers.settings import check_variables
 from examples.servers.summary import summary
@@ -280,6 +282,17 @@ def etcd_server() -> Iterator[EtcdServer]:
         started = start_etcd()
     except ServerError as error:
         missing_or_broken("etcd", error)
+    with started as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def zookeeper_server() -> Iterator[ZooKeeperServer]:
+    """A ZooKeeper, shared by the run. Each test has names of its own."""
+    try:
+        started = start_zookeeper()
+    except ServerError as error:
+        missing_or_broken("zookeeper", error)
     with started as server:
         yield server
 

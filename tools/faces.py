@@ -40,6 +40,7 @@ PAIRS = tuple(
         "fencing/redis/coordinator",
         "fencing/redlock/coordinator",
         "fencing/sql/coordinator",
+        "fencing/zookeeper/coordinator",
         "storage_guards/files/guard",
         "storage_guards/http/guard",
         "storage_guards/memory/guard",

@@ -1,4 +1,4 @@
-"""Real servers for demos and tests: Redis, PostgreSQL, MariaDB, etcd and an S3, with Docker or without.
+"""Real servers for demos and tests: Redis, PostgreSQL, MariaDB, etcd, ZooKeeper and an S3, with Docker or without.
 
 They hold throw-away data and listen on 127.0.0.1 only. Not for production: durability is switched off.
 """
@@ -14,6 +14,7 @@ from examples.servers.postgres import PostgresBinary, PostgresServer, find_postg
 from examples.servers.redis import RedisBinary, RedisServer, find_redis_binaries, start_redis
 from examples.servers.s3 import S3Server, find_s3, start_s3
 from examples.servers.sentinel import SentinelServers, start_sentinels
+from examples.servers.zookeeper import ZooKeeperEnsemble, ZooKeeperServer, find_zookeeper, start_zookeeper
 
 __all__ = [
     "EtcdCluster",
@@ -30,11 +31,14 @@ __all__ = [
     "S3Server",
     "SentinelServers",
     "ServerError",
+    "ZooKeeperEnsemble",
+    "ZooKeeperServer",
     "find_etcd_binary",
     "find_faketime",
     "find_postgres_binaries",
     "find_redis_binaries",
     "find_s3",
+    "find_zookeeper",
     "freeze",
     "start_cluster",
     "start_etcd",
@@ -43,4 +47,5 @@ __all__ = [
     "start_redis",
     "start_s3",
     "start_sentinels",
+    "start_zookeeper",
 ]

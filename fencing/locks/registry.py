@@ -131,6 +131,13 @@ register(
     schemes=["postgresql", "mysql", "mariadb", "sqlite"],
     such_as="an engine of SQLAlchemy",
 )
+register(
+    "kazoo.client",
+    coordinator="fencing.zookeeper.coordinator:ZooKeeperCoordinator",
+    async_coordinator="fencing.zookeeper.coordinator_async:AsyncZooKeeperCoordinator",
+    schemes=["zookeeper"],
+    such_as="a kazoo.client.KazooClient",
+)
 
 
 def class_for_scheme(scheme: str, *, asynchronous: bool) -> type[CoordinatorBase]:

@@ -38,6 +38,13 @@ class CoordinatorTests(Contract):
         """
         return self.make(ttl=ttl, renew=False)
 
+    def end_session(self, coordinator: Any) -> None:
+        """End the session of a coordinator at its service, as an operator can. The coordinator is not told of it here.
+
+        Override this for a backend with ``RenewsSession``.
+        """
+        raise AssertionError("override end_session(), because all locks of the coordinator share a session")
+
     def make_unreachable(self, **options: Any) -> Any:
         """Return a coordinator whose service does not answer. Override this; None: the test is skipped."""
         return None

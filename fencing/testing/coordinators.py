@@ -14,7 +14,8 @@ from __future__ import annotations
 from fencing.testing.claims import Claims
 from fencing.testing.grants import Grants
 from fencing.testing.requests import Requests
+from fencing.testing.sessions import Sessions
 
 
-class CoordinatorContract(Grants, Requests, Claims):
+class CoordinatorContract(Grants, Requests, Claims, Sessions):
     """The tests that every coordinator passes. Each test uses its own resources, so the backend need not be empty."""

@@ -250,7 +250,8 @@ class Grants(CoordinatorTests):
             coordinator, coordinator._backend.plan_renew(asked, coordinator._backend.settings, deadline=deadline)
         )
         assert [until is not None for until in renewed] == [True, False, *(True for _ in grants[1:])]
-        assert all(until > grants[-1].deadline for until in renewed if until is not None)
+        # A session proves itself by what it has sent a while before, which may be the same again.
+        assert all(until >= grants[-1].deadline for until in renewed if until is not None)
         for grant in grants:
             self._plan(coordinator, plans.release(coordinator._backend, grant, coordinator._backend.settings))
 

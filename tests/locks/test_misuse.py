@@ -194,7 +194,7 @@ def test_clients_of_the_wrong_kind() -> None:
     assert_refused(TypeError, "pass the client that made", RedlockCoordinator, [CLIENT, CLIENT, CLIENT.pipeline()])
     assert_refused(
         TypeError,
-        "such as a redis.Redis or an engine of SQLAlchemy, or a coordinator, not NoneType",
+        "such as a redis.Redis, an engine of SQLAlchemy or a kazoo.client.KazooClient, or a coordinator, not NoneType",
         FencedLock,
         None,
         "r",

@@ -91,11 +91,11 @@ def test_a_side_that_is_missing() -> None:
 
 
 def test_an_error_names_the_registered_clients() -> None:
-    says = r"takes a client, such as a redis.Redis or an engine of SQLAlchemy, or a coordinator, not int$"
+    says = r"takes a client, such as a redis.Redis, an engine of SQLAlchemy or a kazoo.client.KazooClient, or a coordinator, not int$"
     with pytest.raises(TypeError, match=says):
         FencedLock(5, "r")  # type: ignore[arg-type]
     register_theirs()
-    with pytest.raises(TypeError, match=r"a redis\.asyncio\.Redis, an engine of SQLAlchemy or a TheirClient, or a"):
+    with pytest.raises(TypeError, match=r"a redis\.asyncio\.Redis, an engine of SQLAlchemy, a kazoo.client.KazooClient or a TheirClient, or a"):
         AsyncFencedLock(5, "r")  # type: ignore[arg-type]
 
 

@@ -54,6 +54,10 @@ CLUSTER_LISTENER = tuple(
 REDLOCK = ("fencing.redlock.scripts", "fencing.redlock.calls", "fencing.redlock.decisions")
 ETCD_DATA = tuple(f"fencing.etcd.{name}" for name in ("calls", "layout", "leases", "waiters"))
 ETCD_PLANS = tuple(f"fencing.etcd.{name}" for name in ("requests", "reading", "keeping", "place"))
+ZOOKEEPER_DATA = tuple(f"fencing.zookeeper.{name}" for name in ("calls", "layout", "waiters"))
+ZOOKEEPER_SESSION = tuple(
+    f"fencing.zookeeper.{name}" for name in ("calls", "touches", "waiters", "session", "sessions")
+)
 HTTP_CLIENT = tuple(f"storage_guards.http.{name}" for name in ("base", "guard", "guard_async", "fenced"))
 
 # A file is judged by the longest name here that is its own, or its folder's.
@@ -154,6 +158,23 @@ ROOMS = {
     "fencing.etcd.connection_async": Room((KERNEL, "fencing.etcd.endpoints", "fencing.etcd.http")),
     "fencing.etcd.coordinator": Room((*BACKEND, "fencing.etcd")),
     "fencing.etcd.coordinator_async": Room((*BACKEND, "fencing.etcd")),
+    "fencing.zookeeper": Room((KERNEL, LOCKS), ("kazoo",)),
+    "fencing.zookeeper.calls": Room((), ("kazoo",)),
+    "fencing.zookeeper.layout": Room((KERNEL,)),
+    "fencing.zookeeper.touches": Room(),
+    "fencing.zookeeper.waiters": Room(),
+    "fencing.zookeeper.requests": Room((KERNEL, LOCKS, *ZOOKEEPER_DATA)),
+    "fencing.zookeeper.reading": Room((KERNEL, LOCKS, *ZOOKEEPER_DATA, "fencing.zookeeper.requests")),
+    "fencing.zookeeper.place": Room((KERNEL, LOCKS, *ZOOKEEPER_DATA)),
+    "fencing.zookeeper.plans": Room(
+        (KERNEL, LOCKS, *ZOOKEEPER_DATA, *(f"fencing.zookeeper.{name}" for name in ("requests", "reading", "place")))
+    ),
+    "fencing.zookeeper.session": Room((KERNEL, "fencing.zookeeper.touches"), ("kazoo",)),
+    "fencing.zookeeper.sessions": Room((KERNEL, *ZOOKEEPER_SESSION), ("kazoo",)),
+    "fencing.zookeeper.client": Room((KERNEL, *ZOOKEEPER_SESSION)),
+    "fencing.zookeeper.client_async": Room((KERNEL, *ZOOKEEPER_SESSION), ("kazoo",)),
+    "fencing.zookeeper.coordinator": Room((*BACKEND, "fencing.zookeeper"), ("kazoo",)),
+    "fencing.zookeeper.coordinator_async": Room((*BACKEND, "fencing.zookeeper"), ("kazoo",)),
     "fencing.testing": Room((*BACKEND, "fencing.memory")),
     "storage_guards.bounds": Room((KERNEL,)),
     "storage_guards.blocks": Room((KERNEL,)),

@@ -73,11 +73,15 @@ class LogService:
         self.ttls[session], self.ends[session] = ttl, now + ttl
         return session
 
-    def _renew(self, now: float, session: int) -> set[tuple[str, str, int | None]]:
-        """Give the session its full ttl again. Return what it holds."""
+    def _touch(self, now: float, session: int) -> bool:
+        """Give the session its full ttl again. Return False if it is over."""
         if session not in self.ends:
-            return set()
+            return False
         self.ends[session] = now + self.ttls[session]
+        return True
+
+    def _held(self, now: float, session: int) -> set[tuple[str, str, int | None]]:
+        """Return what the session holds."""
         firsts = ((name, queue[0]) for name, queue in self.queues.items())
         return {(name, first.token, first.number) for name, first in firsts if first.session == session}
 
@@ -111,9 +115,7 @@ class LogService:
         queue = self.queues.get(resource, [])
         first = queue[0] if queue else None
         if first is None or first.token == token:
-            self._renew(now, session)
-            if first is not None and first.number is not None:  # the same request again
-                first.session = session
+            if first is not None and first.number is not None and first.session == session:  # the same request again
                 return first.number
             number = self._write(numbers)
             if number is None:
@@ -133,7 +135,6 @@ class LogService:
         queue = self.queues.get(resource, [])
         if not queue or not (queue[0].token == token or old == (queue[0].token, queue[0].number, queue[0].made)):
             return None
-        self._renew(now, session)
         if queue[0].token == token and queue[0].number is not None:
             return queue[0].number
         number = self._write(numbers)
@@ -184,6 +185,9 @@ class LogPlans(Backend):
     def __init__(self, log: LogService, session_seconds: float) -> None:
         self.log, self.session_seconds = log, session_seconds
         self.session: int | None = None
+        self.touched_at = 0.0
+        """The moment before the session was given its full ttl last."""
+        self.is_over = threading.Event()
         self.is_cut_off = False  # no request is answered
         self.is_frozen = False  # its session is not kept alive
 
@@ -192,7 +196,19 @@ class LogPlans(Backend):
             raise NoReply(ConnectionError("cut off"), may_have_run=False)
         return self.log.ask(effect)
 
+    def keep_alive(self) -> None:
+        """Keep the session alive, as a client does by itself: it is what keeps the locks. Renewals only look."""
+        session, pause = self.session, self.session_seconds / 20
+        while session is not None and self.session == session and not self.is_over.wait(pause):
+            now = self.clock()
+            if not (self.is_cut_off or self.is_frozen):
+                if not self.log.ask(Request("touch", (session,))):
+                    self.session_is_over(session)
+                    return
+                self.touched_at = now
+
     def close(self) -> None:
+        self.is_over.set()
         if self.session is not None and not self.is_cut_off:
             self.log.ask(Request("end", (self.session,)))
 
@@ -223,7 +239,8 @@ class LogPlans(Backend):
         while True:
             if self.session is None:
                 opened = yield from self._ask("open", (self.session_seconds,), resource, settings, deadline)
-                self.session = opened.value
+                self.session, self.touched_at = opened.value, opened.sent_at
+                threading.Thread(target=self.keep_alive, daemon=True).start()
             session = self.session
             read = yield from self._ask("read", (), resource, settings, deadline)
             stored, position = read.value
@@ -236,7 +253,7 @@ class LogPlans(Backend):
             elif answer.value != RACED:
                 break
         if isinstance(answer.value, int):
-            return Grant(resource, answer.value, token, settings.deadline(answer.sent_at), session)
+            return Grant(resource, answer.value, token, settings.deadline(self.touched_at), session)
         return answer.value
 
     def _taken(self, reply: tuple[float, Entry], place: Waiting | None) -> Taken:
@@ -282,13 +299,12 @@ class LogPlans(Backend):
     def plan_renew(
         self, grants: Sequence[Grant], settings: Settings, *, deadline: float
     ) -> Plan[Sequence[float | None]]:
-        """Keep the sessions of the grants alive: mostly one request for all."""
+        """Ask what the sessions of the grants hold: mostly one request for all."""
         held: dict[int, tuple[float, set[Any]]] = {}
         for session in {grant.kept for grant in grants}:
-            if self.is_frozen:
-                raise self.unanswered("renewal", NoReply(ConnectionError("frozen"), may_have_run=False))
-            answer = yield from self._ask("renew", (session,), "the session", settings, deadline)
-            held[session] = settings.deadline(answer.sent_at), answer.value
+            until = settings.deadline(self.touched_at)
+            answer = yield from self._ask("held", (session,), "the session", settings, deadline)
+            held[session] = until, answer.value
         asked = [(held[grant.kept], (grant.resource, grant.token, grant.number)) for grant in grants]
         return [until if named in names else None for (until, names), named in asked]
 

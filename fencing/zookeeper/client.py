@@ -1,0 +1,74 @@
+"""The coordinator's own session in ZooKeeper for threads."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import Any
+
+from fencing.kernel import process
+from fencing.kernel.retry import LEAST_SECONDS, NoReply
+from fencing.zookeeper.calls import Ask, Leave, Reply, Wait
+from fencing.zookeeper.session import Session
+from fencing.zookeeper.sessions import Sessions, watching
+from fencing.zookeeper.waiters import Watch
+
+
+class Client(Sessions):
+    """The session of a coordinator for threads."""
+
+    def perform(self, effect: Ask | Wait | Leave) -> Any:
+        """Make requests, or wait.
+
+        Raises:
+            NoReply: no usable reply; another attempt may succeed.
+            CoordinatorUnavailable: ZooKeeper refused; another attempt would not help.
+            RuntimeError: the coordinator is closed. Make a new one.
+        """
+        if isinstance(effect, Leave):
+            return self.end_watch(effect.waiter)
+        if self.closed:
+            return self.after_closing(effect)
+        session = self.current()
+        return self._ask(session, effect) if isinstance(effect, Ask) else self._wait(session, effect)
+
+    def _ask(self, session: Session, ask: Ask) -> Reply:
+        sent_at = process.now()
+        until = time.monotonic() + ask.timeout
+        self._wait_for_connection(session, ask.timeout)
+        results = self.send(session, ask)
+        for result in results:
+            if not result.wait(max(until - time.monotonic(), LEAST_SECONDS)):
+                raise NoReply(TimeoutError(f"no reply within {ask.timeout:.3g} s"), may_have_run=True)
+        return self.reply_of(session, results, sent_at)
+
+    def _wait_for_connection(self, session: Session, seconds: float) -> None:
+        if not session.connected:
+            session.settled.wait(max(seconds, LEAST_SECONDS))
+            self.check_connected(session)
+
+    def _wait(self, session: Session, wait: Wait) -> bool:
+        until = time.monotonic() + wait.seconds
+        watch: Watch = wait.waiter
+        woken = session.handler.event_object()
+        self.end_watch(watch)
+        self._wait_for_connection(session, wait.seconds)
+        wake = watch.wake = partial(_set, woken)
+        watch.path = wait.path
+        try:
+            result = session.send(watching(wait.path, wake))
+            if not result.wait(max(until - time.monotonic(), LEAST_SECONDS)):
+                return False
+            if self.is_gone(result):
+                return True
+            return bool(woken.wait(max(until - time.monotonic(), LEAST_SECONDS)))
+        finally:
+            self.end_watch(watch)
+
+    def close(self) -> None:
+        """End the session."""
+        self.end()
+
+
+def _set(event: Any, _: Any) -> None:
+    event.set()

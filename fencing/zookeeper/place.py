@@ -1,0 +1,63 @@
+"""A place in the queue of a lock. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from fencing.kernel.effects import Plan, Sleep
+from fencing.kernel.errors import CoordinatorUnavailable
+from fencing.kernel.fence import Fence
+from fencing.kernel.retry import NoReply
+from fencing.locks.backend import BACKOFF
+from fencing.locks.settings import Settings
+from fencing.zookeeper.calls import Leave, Wait
+from fencing.zookeeper.waiters import Watch
+
+
+class KeepsPlaces(Protocol):
+    """The plans whose waiters have places."""
+
+    @property
+    def clock(self) -> Callable[[], float]: ...
+
+    def plan_release(self, grant: Fence, settings: Settings, *, deadline: float) -> Plan[bool]: ...
+
+
+class ZooKeeperPlace:
+    """A place in the queue: see ``Place`` in ``fencing/locks/backend.py``. The session keeps it.
+
+    Attributes:
+        path: of its node; empty: it has none.
+        session: the one that has created it.
+        ahead: the node whose end lets it ask again.
+        is_woken: that has just ended, so the lock is mostly free for it.
+    """
+
+    def __init__(self, plans: KeepsPlaces, resource: str, token: str, settings: Settings) -> None:
+        self._plans = plans
+        self.resource, self.token, self.settings = resource, token, settings
+        self.path, self.session, self.ahead = "", 0, ""
+        self.is_woken = False
+        self.watch: Any = Watch()
+        self._failures = 0
+
+    def lose(self) -> None:
+        """Note that its node is gone."""
+        self.path, self.is_woken = "", False
+
+    def plan_wait(self, seconds: float) -> Plan[None]:
+        """Wait until whoever is next before this one has left."""
+        until = self._plans.clock() + seconds
+        try:
+            self.is_woken = yield Wait(self.watch, self.ahead, seconds)
+            self._failures = 0
+        except (NoReply, CoordinatorUnavailable):
+            self._failures += 1
+            left = until - self._plans.clock()
+            yield Sleep(max(0.0, min(BACKOFF.pause(self._failures), left)))
+
+    def plan_leave(self, *, deadline: float) -> Plan[None]:
+        """Delete the node: this ends the place, and a grant too."""
+        yield Leave(self.watch)
+        yield from self._plans.plan_release(Fence(self.resource, 1, self.token), self.settings, deadline=deadline)

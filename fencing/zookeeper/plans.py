@@ -1,0 +1,467 @@
+"""The plans of a ZooKeeper coordinator: its requests, the meaning of the replies, the queue. No I/O."""
+
+from __future__ import annotations
+
+import logging
+import math
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, ClassVar, Literal, NamedTuple
+from weakref import WeakValueDictionary
+
+from fencing.kernel.effects import Plan
+from fencing.kernel.errors import CoordinatorUnavailable, FencingError
+from fencing.kernel.fence import Fence
+from fencing.locks.backend import Holder, Taken
+from fencing.locks.holding import Grant, GrantOrFence
+from fencing.locks.settings import Settings
+from fencing.zookeeper.calls import (
+    EPHEMERAL,
+    SEQUENTIAL,
+    Leave,
+    Reply,
+    check,
+    children,
+    create,
+    create_in_multi,
+    delete,
+    exists,
+    failed_at,
+    is_missing,
+    multi,
+    put,
+    read,
+    sync,
+)
+from fencing.zookeeper.layout import (
+    BASES,
+    Node,
+    Record,
+    nodes_of,
+    number_of,
+    place_of,
+    queue_of,
+    record_of,
+    taken_over,
+)
+from fencing.zookeeper.place import ZooKeeperPlace
+from fencing.zookeeper.reading import ZooKeeperReading, digest_of
+from fencing.zookeeper.requests import Numbers
+
+logger = logging.getLogger("fencing")
+
+MOST_NAMED = 100
+"""How many detached locks the closing looks for."""
+
+MOST_RACES = 20
+"""How often a request is made again because another one has changed the base, or the queue."""
+
+OVER = "its session in ZooKeeper is over"
+
+
+class Kept(NamedTuple):
+    """What a grant keeps for the backend.
+
+    Args:
+        path: of its node.
+        session: that the node belongs to.
+    """
+
+    path: str
+    session: int
+
+
+class _Seen(NamedTuple):
+    """What a request has told.
+
+    Args:
+        reply: the last one.
+        nodes: the queue.
+        granted_at: the position at which the creation of the node took the lock; None: it did not.
+        results: of the transaction that takes the lock, if it was made already.
+    """
+
+    reply: Reply
+    nodes: list[Node]
+    granted_at: int | None = None
+    results: list[Any] | None = None
+
+
+class ZooKeeperPlans(ZooKeeperReading):
+    """The plans of locks in ZooKeeper."""
+
+    session_seconds: float = 10.0
+    max_renewals: int = 100
+    one_of_many_wins: ClassVar[Literal[True]] = True
+
+    @cached_property
+    def _id(self) -> str:
+        """Stands for this client in the name of a node."""
+        return secrets.token_hex(4)
+
+    @cached_property
+    def _places(self) -> WeakValueDictionary[str, ZooKeeperPlace]:
+        return WeakValueDictionary()
+
+    @cached_property
+    def _known(self) -> WeakValueDictionary[str, Grant]:
+        """The grants that somebody in this process has, by their tokens."""
+        return WeakValueDictionary()
+
+    @cached_property
+    def held_nodes(self) -> dict[str, tuple[str, str]]:
+        """The resource and the node of each lock that this process was granted and has not released, by its token."""
+        return {}
+
+    def session_is_over(self, session: int) -> None:
+        """End all grants of a session. Any thread may call it."""
+        for grant in self.held():
+            if grant.kept.session == session:
+                grant.lose("gone", OVER)
+
+    # Acquire
+
+    def plan_acquire(
+        self, resource: str, token: str, settings: Settings, *, floor: int, deadline: float
+    ) -> Plan[Grant | Taken]:
+        place = ZooKeeperPlace(self, resource, token, settings)
+        try:
+            outcome = yield from self._plan_take(place, floor, deadline, queue=False)
+        except FencingError:
+            if place.path:  # its node would block all others
+                self.give_back_later(Fence(resource, 1, token), settings)
+            raise
+        if isinstance(outcome, Taken) and place.path:
+            yield from self._plan_delete(place, [place.path], deadline)
+        return outcome
+
+    def is_waited_for(self, resource: str) -> bool:
+        """Return whether this process has waiters."""
+        return resource in self._places
+
+    def plan_queue(
+        self,
+        resource: str,
+        token: str,
+        settings: Settings,
+        *,
+        floor: int,
+        deadline: float,
+        place: ZooKeeperPlace | None = None,
+    ) -> Plan[Grant | Taken]:
+        """Do the same as ``plan_acquire`` for a waiter: see ``Queues`` in ``fencing/locks/capabilities.py``."""
+        is_new = place is None
+        place = place or ZooKeeperPlace(self, resource, token, settings)
+        try:
+            outcome = yield from self._plan_take(place, floor, deadline, queue=True)
+        except FencingError:
+            if is_new and place.path:  # nobody else knows it
+                self.give_back_later(Fence(resource, 1, token), settings)
+            raise
+        if isinstance(outcome, Grant):
+            yield Leave(place.watch)
+            return outcome
+        self._places[resource] = place
+        return replace(outcome, place=place)
+
+    def _plan_take(self, place: ZooKeeperPlace, floor: int, deadline: float, *, queue: bool) -> Plan[Grant | Taken]:
+        """Take the lock if nobody is before this place."""
+        resource, settings, token = place.resource, place.settings, place.token
+        parent = self.root + queue_of(resource)
+        for _ in range(MOST_RACES):
+            numbers = yield from self.plan_base(resource, settings, floor, deadline)
+            seen = yield from self._plan_inspect(place, numbers, deadline, queue=queue)
+            if seen is None:
+                continue
+            mine = [node for node in seen.nodes if node.token == token]
+            if not mine or seen.reply.session != place.session:
+                place.lose()
+                continue
+            own, *twins = mine
+            path, results, is_first = f"{parent}/{own.name}", seen.results, own is seen.nodes[0]
+            if twins:  # an earlier attempt was not answered, or an earlier call has another node
+                yield from self._plan_delete(place, [f"{parent}/{node.name}" for node in twins], deadline)
+            if path != place.path:
+                place.path, results = path, None
+                known = yield from self._plan_known(place, path, deadline) if is_first else _nothing()
+                if known is not None:
+                    return known
+            elif is_first and seen.granted_at is not None:
+                return self._granted(token, resource, settings, numbers, seen.granted_at, path, seen.reply)
+            if not is_first:
+                place.ahead = f"{parent}/{seen.nodes[seen.nodes.index(own) - 1].name}"
+                return (yield from self._plan_taken(place, f"{parent}/{seen.nodes[0].name}", deadline))
+            reply = seen.reply
+            if results is None:
+                transaction = self._taking(path, numbers, settings)
+                answer = yield from self.plan_ask(resource, settings, deadline, transaction, may_take=token)
+                reply, results = answer.value, answer.value.values[0]
+            failed = failed_at(results)
+            if failed is None:
+                return self._granted(token, resource, settings, numbers, results[-1].mzxid, path, reply)
+            if failed == len(results) - 1:
+                place.lose()
+            else:
+                self.base = None
+        raise CoordinatorUnavailable(f"{resource!r} keeps changing hands; retry", resource=resource)
+
+    def _taking(self, path: str, numbers: Numbers, settings: Settings) -> Any:
+        """Return the transaction whose position is that of a grant."""
+        return multi(*self.base_operations(numbers), put(path, self._record(numbers, settings)))
+
+    def _plan_inspect(
+        self, place: ZooKeeperPlace, numbers: Numbers, deadline: float, *, queue: bool
+    ) -> Plan[_Seen | None]:
+        """Return the queue, in which the place has a node; None: look again."""
+        if not place.path:
+            return (yield from self._plan_enter(place, numbers, deadline, queue=queue))
+        requests = [children(self.root + queue_of(place.resource))]
+        if place.is_woken:  # it is mostly the first, so it does not wait for the reply that says so
+            place.is_woken = False
+            requests.append(self._taking(place.path, numbers, place.settings))
+        answer = yield from self.plan_ask(place.resource, place.settings, deadline, *requests, may_take=place.token)
+        found, *results = answer.value.values
+        nodes = [] if is_missing(found) else nodes_of(found[0])
+        return _Seen(answer.value, nodes, results=results[0] if results else None)
+
+    def _plan_enter(
+        self, place: ZooKeeperPlace, numbers: Numbers, deadline: float, *, queue: bool
+    ) -> Plan[_Seen | None]:
+        """Create the node of a place.
+
+        A try creates it as the holder's. That it is if nobody was in the queue: then one request has taken the lock.
+        """
+        resource, settings, token = place.resource, place.settings, place.token
+        parent = self.root + queue_of(resource)
+        tries = not queue and not numbers.log.is_new
+        data = self._record(numbers, settings) if tries else Record(None, settings.owner_label).data
+        making = create(self.root + place_of(resource, token), data, self.acl, EPHEMERAL | SEQUENTIAL)
+        first = (making, children(parent), *([exists(f"{self.root}{BASES}/{numbers.log.base}")] if tries else []))
+        answer = yield from self.plan_ask(resource, settings, deadline, *first, may_take=token)
+        reply: Reply = answer.value
+        made, found, *base = reply.values
+        if is_missing(made):
+            yield from self.plan_make_parents(resource, settings, deadline, parent)
+            return None
+        (place.path, stat), place.session = made, reply.session
+        nodes = nodes_of(found[0])
+        return _Seen(reply, nodes, stat.czxid if tries and took_at_once(stat, found[1], base[0]) else None)
+
+    def _plan_known(self, place: ZooKeeperPlace, path: str, deadline: float) -> Plan[Grant | None]:
+        """Return the grant that an earlier call with the same token was given; None: it has none yet."""
+        resource, settings, token = place.resource, place.settings, place.token
+        answer = yield from self.plan_ask(resource, settings, deadline, read(path), multi(check(path)))
+        reply: Reply = answer.value
+        if is_missing(reply.values[0]) or failed_at(reply.values[1]) is not None:
+            return None
+        _, stat = reply.values[0]
+        if stat.ephemeralOwner != reply.session:
+            return (yield from self._plan_replace(resource, token, settings, 0, deadline, _is_no_other, token))
+        place.session = reply.session
+        known = self._known.get(token)
+        return None if known is None else self._grant(resource, known.number, token, settings, path, reply)
+
+    def _plan_taken(self, place: ZooKeeperPlace, first: str, deadline: float) -> Plan[Taken]:
+        """Say who has the lock."""
+        answer = yield from self.plan_ask(place.resource, place.settings, deadline, read(first), may_take=place.token)
+        found = answer.value.values[0]
+        if is_missing(found):
+            return Taken(math.inf, None)
+        record = record_of(found[0])
+        if record is None:
+            return Taken(math.inf, None, kept_by="foreign")
+        return Taken(math.inf, record.owner, kept_by="waiter" if record.base is None else None)
+
+    def _plan_delete(self, place: ZooKeeperPlace, paths: Sequence[str], deadline: float) -> Plan[None]:
+        """Delete nodes that are not used."""
+        requests = map(delete, paths)
+        try:
+            yield from self.plan_ask(place.resource, place.settings, deadline, *requests, is_release=True)
+        except CoordinatorUnavailable:
+            self.give_back_later(Fence(place.resource, 1, place.token), place.settings)
+            raise
+
+    # Replace
+
+    def plan_remint(
+        self, grant: GrantOrFence, token: str, settings: Settings, *, floor: int, deadline: float
+    ) -> Plan[Grant | None]:
+        def is_it(node: Node, record: Record | None, stat: Any) -> bool:
+            return (node.token, number_of(record, stat.mzxid)) == (grant.token, grant.number)
+
+        return (yield from self._plan_replace(grant.resource, token, settings, floor, deadline, is_it, None))
+
+    def plan_force(
+        self, resource: str, token: str, settings: Settings, *, floor: int, deadline: float, holder: Holder
+    ) -> Plan[Grant | None]:
+        def is_it(node: Node, record: Record | None, stat: Any) -> bool:
+            if record is None:
+                return digest_of(node, stat) == holder.digest
+            return number_of(record, stat.mzxid) == holder.number
+
+        return (yield from self._plan_replace(resource, token, settings, floor, deadline, is_it, token))
+
+    def _plan_replace(
+        self,
+        resource: str,
+        token: str,
+        settings: Settings,
+        floor: int,
+        deadline: float,
+        is_it: Callable[[Node, Record | None, Any], bool],
+        may_take: str | None,
+    ) -> Plan[Grant | None]:
+        """Delete the first node of the queue, and create one of this session at its place, in one transaction."""
+        parent = self.root + queue_of(resource)
+        for _ in range(MOST_RACES):
+            numbers = yield from self.plan_base(resource, settings, floor, deadline)
+            answer = yield from self.plan_ask(resource, settings, deadline, sync(parent), children(parent))
+            nodes = [] if is_missing(answer.value.values[1]) else nodes_of(answer.value.values[1][0])
+            if not nodes:
+                return None
+            first = nodes[0]
+            path = f"{parent}/{first.name}"
+            answer = yield from self.plan_ask(resource, settings, deadline, read(path), multi(check(path)))
+            reply: Reply = answer.value
+            if is_missing(reply.values[0]) or failed_at(reply.values[1]) is not None:
+                continue
+            data, stat = reply.values[0]
+            record = record_of(data)
+            number = number_of(record, stat.mzxid)
+            if first.token == token and number is not None and stat.ephemeralOwner == reply.session:  # it has run
+                return self._grant(resource, number, token, settings, path, reply)
+            if first.token != token and not is_it(first, record, stat):
+                return None
+            new, data = taken_over(path, token, self._id), self._record(numbers, settings)
+            operations = [
+                *self.base_operations(numbers),
+                delete(path, stat.version),
+                create_in_multi(new, data, self.acl, EPHEMERAL),
+                put(new, data),
+            ]
+            answer = yield from self.plan_ask(resource, settings, deadline, multi(*operations), may_take=may_take)
+            results = answer.value.values[0]
+            failed = failed_at(results)
+            if failed is None:
+                self.held_nodes.pop(first.token, None)
+                return self._granted(token, resource, settings, numbers, results[-1].mzxid, new, answer.value)
+            if failed < len(results) - 3:
+                self.base = None
+        raise CoordinatorUnavailable(f"{resource!r} keeps changing hands; retry", resource=resource)
+
+    # Renew and release
+
+    def plan_renew(
+        self, grants: Sequence[Grant], settings: Settings, *, deadline: float
+    ) -> Plan[Sequence[float | None]]:
+        """Prove that the session lives, and that each grant's node exists. A transaction goes through the leader."""
+        asked = {grant.kept.path: grant for grant in grants}
+        alive: Reply | None = None
+        about = grants[0].resource
+        while asked:
+            answer = yield from self.plan_ask(about, settings, deadline, multi(*map(check, asked)))
+            reply: Reply = answer.value
+            if failed_at(reply.values[0]) is None:
+                alive = reply
+                break
+            paths = list(asked)
+            answer = yield from self.plan_ask(about, settings, deadline, sync(self.root or "/"), *map(exists, paths))
+            there = {path for path, stat in zip(paths, answer.value.values[1:], strict=True) if stat is not None}
+            if len(there) == len(asked) and self.clock() >= deadline:
+                raise CoordinatorUnavailable("the nodes of its locks come and go; retry", resource=about)
+            asked = {path: grant for path, grant in asked.items() if path in there}
+        if alive is None:
+            return [None] * len(grants)
+        until = settings.deadline(alive.alive_at)
+        return [
+            until if asked.get(grant.kept.path) is grant and grant.kept.session == alive.session else None
+            for grant in grants
+        ]
+
+    def plan_release(self, grant: GrantOrFence, settings: Settings, *, deadline: float) -> Plan[bool]:
+        resource, token = grant.resource, grant.token
+        if isinstance(grant, Grant):
+            answer = yield from self.plan_ask(resource, settings, deadline, delete(grant.kept.path), is_release=True)
+            self.held_nodes.pop(token, None)
+            return not is_missing(answer.value.values[0]) or answer.repeated
+        parent, repeated = self.root + queue_of(resource), False
+        answer = yield from self.plan_ask(resource, settings, deadline, sync(parent), children(parent), is_release=True)
+        found = answer.value.values[1]
+        nodes = [] if is_missing(found) else nodes_of(found[0])
+        own = [node for node in nodes if node.token == token]
+        held = False
+        if own:
+            requests = [delete(f"{parent}/{node.name}") for node in own]
+            answer = yield from self.plan_ask(resource, settings, deadline, *requests, is_release=True)
+            held = own[0] is nodes[0] and (answer.repeated or not is_missing(answer.value.values[0]))
+        self.held_nodes.pop(token, None)
+        return held or repeated
+
+    # Grants
+
+    def _record(self, numbers: Numbers, settings: Settings) -> bytes:
+        return Record(numbers.log.base, settings.owner_label).data
+
+    def _granted(
+        self,
+        token: str,
+        resource: str,
+        settings: Settings,
+        numbers: Numbers,
+        position: int,
+        path: str,
+        reply: Reply,
+    ) -> Grant:
+        self.base = numbers.log.base
+        return self._grant(resource, numbers.log.number_at(position), token, settings, path, reply)
+
+    def _grant(self, resource: str, number: int, token: str, settings: Settings, path: str, reply: Reply) -> Grant:
+        self.held_nodes[token] = resource, path
+        grant = Grant(resource, number, token, settings.deadline(reply.alive_at), Kept(path, reply.session))
+        self._known[token] = grant
+        return grant
+
+    def plan_before_closing(self) -> Plan[None]:
+        """Warn of the locks that the end of the session frees: they were detached, and nobody has adopted them."""
+        held, settings = list(self.held_nodes.values())[:MOST_NAMED], self.settings.for_one_try()
+        if not held:
+            return
+        try:
+            requests = (exists(path) for _, path in held)
+            answer = yield from self.plan_ask("closing", settings, self.give_back_deadline(settings), *requests)
+        except (CoordinatorUnavailable, RuntimeError):
+            return
+        freed = [resource for (resource, _), stat in zip(held, answer.value.values, strict=True) if stat is not None]
+        if freed:
+            logger.warning(
+                "%r frees %d locks that were detached and not adopted, because its session ends with it: %s",
+                self,
+                len(freed),
+                ", ".join(map(repr, freed)),
+            )
+
+
+def took_at_once(created: Any, parent: Any, base: Any) -> bool:
+    """Return whether the creation of the first node of a queue took the lock, so that its position is the grant's.
+
+    Whoever queues and is granted later must not use that position: those before it may have minted higher numbers.
+
+    Args:
+        created: the stat of the node.
+        parent: that of its parent, read behind it. If its last change is this very creation, the queue was empty.
+        base: the stat of the base, read behind both; None: it is another one by now, and may have been before.
+    """
+    return bool(created.czxid == parent.pzxid) and base is not None
+
+
+def _nothing() -> Plan[None]:
+    """Return nothing."""
+    return
+    yield
+
+
+def _is_no_other(node: Node, record: Record | None, stat: Any) -> bool:
+    """Replace no other grant than one with the own token."""
+    return False

@@ -1,0 +1,223 @@
+"""The coordinator's own session in ZooKeeper: what threads and asyncio share."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import (
+    AuthFailedError,
+    BadVersionError,
+    ConnectionClosedError,
+    ConnectionLoss,
+    InvalidACLError,
+    KazooException,
+    NoAuthError,
+    NodeExistsError,
+    NoNodeError,
+    NotReadOnlyCallError,
+    OperationTimeoutError,
+    RolledBackError,
+    RuntimeInconsistency,
+    SessionExpiredError,
+    SessionMovedError,
+    UnimplementedError,
+)
+from kazoo.protocol.serialization import Exists
+from kazoo.security import OPEN_ACL_UNSAFE
+
+from fencing.kernel import process
+from fencing.kernel.errors import CoordinatorUnavailable
+from fencing.kernel.helping import Helpers, Overdue
+from fencing.kernel.retry import NoReply
+from fencing.kernel.workers import DaemonThread
+from fencing.zookeeper.calls import Ask, Reply, Wait
+from fencing.zookeeper.session import Session
+from fencing.zookeeper.waiters import Watch
+
+CLOSING_SECONDS = 2.0
+"""How long the end of a session may take. After that it ends by its time-out."""
+
+_PASSED_ON = (NoNodeError, NodeExistsError, BadVersionError, RolledBackError, RuntimeInconsistency, UnimplementedError)
+"""What the plans know the meaning of."""
+
+_NO_REPLY = (
+    ConnectionLoss,
+    ConnectionClosedError,
+    OperationTimeoutError,
+    SessionExpiredError,
+    SessionMovedError,
+    NotReadOnlyCallError,
+)
+
+
+def check_client(client: object) -> KazooClient:
+    """Return the client if it is one of kazoo.
+
+    Raises:
+        TypeError: it is not. Pass one.
+    """
+    if not isinstance(client, KazooClient):
+        raise TypeError(
+            f"pass a kazoo.client.KazooClient, not {type(client).__name__}; it need not be started, as only its "
+            f"settings are used"
+        )
+    return client
+
+
+class Sessions:
+    """The session of a coordinator. It begins with the first request. A forked child has its own.
+
+    Args:
+        like: the user's client, of which only the settings are used.
+        seconds: the time-out of the session.
+        over: is called when a session is over, with its id.
+    """
+
+    def __init__(self, like: KazooClient, seconds: float, over: Callable[[int], object]) -> None:
+        self._like, self._seconds, self._over = like, seconds, over
+        self.root: str = like.chroot
+        self.acl: Any = like.default_acl or OPEN_ACL_UNSAFE
+        self.address = ",".join(f"{host}:{port}" for host, port in like.hosts) + like.chroot
+        self.closed = False
+        self._helpers = Helpers("fencing-zookeeper-closing")
+        self._reset()
+        process.after_fork(self._reset)
+
+    def _reset(self) -> None:
+        self._session: Session | None = None
+
+    def current(self) -> Session:
+        """Return the session, which was started."""
+        session = self._session
+        if session is None:
+            session = Session(self._like, self._seconds, self._over)
+            self._session = session
+            weakref.finalize(self, _stop_later, session).atexit = False
+            session.start_async()
+        return session
+
+    def check(self, session: Session) -> None:
+        """Refuse a server that keeps sessions for another time than was asked for."""
+        if session.kept_ms not in (session.asked_ms, 0):
+            longer = "at least" if session.kept_ms > session.asked_ms else "at most"
+            raise CoordinatorUnavailable(
+                f"ZooKeeper at {self.address} keeps a session for {longer} {session.kept_ms / 1000:g} s, and the ttl "
+                f"is {self._seconds:g} s; pass another ttl, or change minSessionTimeout and maxSessionTimeout of the "
+                f"servers",
+                address=self.address,
+            )
+
+    def check_connected(self, session: Session) -> None:
+        """Refuse a request that cannot be sent."""
+        if session.connected:
+            return
+        if session.has_ended and self._session is session:
+            self._session = None  # the next request begins another one
+            if session.failure is None:
+                raise self._refusal(AuthFailedError())
+            raise CoordinatorUnavailable(
+                f"kazoo cannot use the settings of the client for {self.address}: {session.failure!r}; correct them, "
+                f"and make a new coordinator",
+                address=self.address,
+            ) from session.failure
+        raise NoReply(ConnectionError("no server of it has accepted a session in time"), may_have_run=False)
+
+    def send(self, session: Session, ask: Ask) -> list[Any]:
+        """Send requests. Return kazoo's results, which have the replies later."""
+        self.check(session)
+        return [session.send(request) for request in ask.requests]
+
+    def reply_of(self, session: Session, results: Sequence[Any], sent_at: float) -> Reply:
+        """Return the replies to requests, all of which have theirs."""
+        values = [self._value_of(result.exception or result.value) for result in results]
+        return Reply(values, session._session_id or 0, session.touches.proved_by(sent_at), session.last_zxid)
+
+    def _value_of(self, value: Any) -> Any:
+        for each in value if isinstance(value, list) else (value,):
+            if isinstance(each, _PASSED_ON) or not isinstance(each, Exception):
+                continue
+            if isinstance(each, _NO_REPLY):
+                raise NoReply(
+                    ConnectionError(f"{type(each).__name__}: {each}".rstrip(": ")), may_have_run=True
+                ) from each
+            raise self._refusal(each) from each
+        return value
+
+    def _refusal(self, error: Exception) -> Exception:
+        if isinstance(error, NoAuthError):
+            what = "the user may not do this: see the table of rights in docs/coordinators/zookeeper.md"
+        elif isinstance(error, InvalidACLError):
+            what = "the default_acl of the client is refused; pass another one"
+        elif isinstance(error, AuthFailedError):
+            what = "the log-in failed; correct auth_data or sasl_options of the client, and make a new coordinator"
+        elif isinstance(error, KazooException):
+            what = f"{type(error).__name__} {error}".rstrip()
+        else:
+            return error
+        return CoordinatorUnavailable(f"ZooKeeper at {self.address} refused the request: {what}", address=self.address)
+
+    def end_watch(self, watch: Watch) -> None:
+        """Give up a watch."""
+        path, wake, watch.path, watch.wake = watch.path, watch.wake, "", None
+        session = self._session
+        if path and session is not None:
+            session.forget_watch(path, wake)
+
+    def after_closing(self, effect: Ask | Wait) -> Reply:
+        """Answer a release: with the session, all of its nodes were deleted."""
+        if isinstance(effect, Ask) and effect.is_release:
+            return Reply([NoNodeError()] * len(effect.requests), 0, 0.0, 0)
+        raise RuntimeError("this coordinator was closed; make a new one")
+
+    def end(self) -> None:
+        """End the session, and with it all that it holds."""
+        self.closed = True
+        session, self._session = self._session, None
+        if session is not None:
+            try:
+                self._helpers.call(partial(_stop, session), CLOSING_SECONDS)
+            except Overdue:  # it goes on in the helper's thread
+                pass
+
+    def is_gone(self, result: Any) -> bool:
+        """Return whether the node that a watch was set on is not there. Its watch then waits for nothing."""
+        try:
+            return self._value_of(result.exception or result.value) is None
+        except NoReply:
+            return True
+
+
+def call_weakly(method: weakref.WeakMethod[Callable[[int], object]]) -> Callable[[int], None]:
+    """Return a function that calls a method while its object is alive: kazoo's thread must not keep a backend."""
+
+    def call(session: int) -> None:
+        found = method()
+        if found is not None:
+            found(session)
+
+    return call
+
+
+def watching(path: str, wake: Callable[[Any], object]) -> Any:
+    """Return the request that asks for a node, and has kazoo call ``wake`` when that changes."""
+    return Exists(path, wake)
+
+
+def _stop(session: Session) -> None:
+    if session.pid == os.getpid():  # a child has its parent's connection
+        session.is_ending = True
+        session.stop()
+        session.close()
+
+
+def _stop_later(session: Session) -> None:
+    """End the session of a coordinator that was collected, on any thread."""
+    try:
+        DaemonThread(partial(_stop, session), "fencing-zookeeper-closing").start()
+    except RuntimeError:  # the interpreter is ending
+        pass

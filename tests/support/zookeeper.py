@@ -1,0 +1,124 @@
+"""Coordinators on ZooKeeper, sync or async, that count or lose requests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from kazoo.client import KazooClient
+
+from fencing.kernel.effects import Plan, run, run_async
+from fencing.kernel.retry import NoReply
+from fencing.testing.contract import Contract
+from fencing.zookeeper.calls import Ask
+from fencing.zookeeper.coordinator import ZooKeeperCoordinator
+from fencing.zookeeper.coordinator_async import AsyncZooKeeperCoordinator
+from fencing.zookeeper.layout import LOCKS, nodes_of, quoted
+
+Lost = Callable[[Ask], str | None]
+"""Says what becomes of requests: None: nothing, "request" or "reply": that is lost."""
+
+
+class Faults:
+    """What was requested, and what is lost."""
+
+    def __init__(self) -> None:
+        self.asked: list[Ask] = []
+        self.lost: Lost = lambda _: None
+        self.late: list[Ask] = []
+        """What was lost: a test may make it later."""
+
+    @property
+    def kinds(self) -> list[list[str]]:
+        """The names of the requests of each effect."""
+        return [[type(request).__name__ for request in ask.requests] for ask in self.asked]
+
+    def lose(self, what: str, first: int, count: int) -> None:
+        """Lose so many requests, or their replies, from the first-th one on that comes from now on."""
+        at = len(self.asked) + first
+
+        def lost(_: Ask) -> str | None:
+            return what if at <= len(self.asked) - 1 < at + count else None
+
+        self.lost = lost
+
+    def lost_part_of(self, effect: Any) -> str | None:
+        if not isinstance(effect, Ask):
+            return None
+        self.asked.append(effect)
+        what = self.lost(effect)
+        if what is not None:
+            self.late.append(effect)
+        return what
+
+
+def with_faults(coordinator: Any) -> Faults:
+    """Count and lose requests of a coordinator."""
+    backend, faults = coordinator._backend, Faults()
+    perform = backend.perform
+
+    def perform_sync(effect: Any) -> Any:
+        what = faults.lost_part_of(effect)
+        result = None if what == "request" else perform(effect)
+        if what:
+            raise NoReply(ConnectionError("lost by the test"), may_have_run=True)
+        return result
+
+    async def perform_async(effect: Any) -> Any:
+        what = faults.lost_part_of(effect)
+        result = None if what == "request" else await perform(effect)
+        if what:
+            raise NoReply(ConnectionError("lost by the test"), may_have_run=True)
+        return result
+
+    backend.perform = perform_async if backend.asynchronous else perform_sync
+    return faults
+
+
+def end_session(coordinator: Any) -> None:
+    """End the session of a coordinator, as anybody can who knows its id and its password."""
+    backend_client = coordinator._backend._client
+    other = KazooClient(backend_client.address, client_id=backend_client.current().client_id, timeout=10)
+    other.start(30)
+    other.stop()
+    other.close()
+
+
+class ZooKeeperSide(Contract):
+    """Makes coordinators, all sync or all async; ``call`` runs their methods."""
+
+    def __init__(self, asynchronous: bool, hosts: str) -> None:
+        self.asynchronous, self.hosts = asynchronous, hosts
+        self.made: list[Any] = []
+        self._client: KazooClient | None = None
+
+    def coordinator(self, *, client: KazooClient | None = None, **options: Any) -> Any:
+        kind = AsyncZooKeeperCoordinator if self.asynchronous else ZooKeeperCoordinator
+        made: Any = kind(client or KazooClient(self.hosts), **options)
+        self.made.append(made)
+        return made
+
+    def plan(self, coordinator: Any, plan: Plan[Any]) -> Any:
+        return self.call(run_async if self.asynchronous else run, plan, coordinator._backend.perform)
+
+    @property
+    def client(self) -> KazooClient:
+        """A client of another program."""
+        if self._client is None:
+            self._client = KazooClient(self.hosts)
+            self._client.start(30)
+        return self._client
+
+    def queue(self, name: str) -> list[str]:
+        """Return the names of the nodes of a lock, the first one first."""
+        path = f"{LOCKS}/{quoted(name)}"
+        if not self.client.exists(path):
+            return []
+        return [node.name for node in nodes_of(self.client.get_children(path))]
+
+    def close(self) -> None:
+        for each in self.made:
+            self.call(each.close)
+        if self._client is not None:
+            self._client.stop()
+            self._client.close()
