@@ -91,11 +91,14 @@ def test_a_side_that_is_missing() -> None:
 
 
 def test_an_error_names_the_registered_clients() -> None:
-    says = r"takes a client, such as a redis.Redis, an engine of SQLAlchemy or a kazoo.client.KazooClient, or a coordinator, not int$"
-    with pytest.raises(TypeError, match=says):
+    clients = "a redis.Redis, an engine of SQLAlchemy or a kazoo.client.KazooClient"
+    with pytest.raises(TypeError, match=f"takes a client, such as {clients}, or a coordinator, not int$"):
         FencedLock(5, "r")  # type: ignore[arg-type]
     register_theirs()
-    with pytest.raises(TypeError, match=r"a redis\.asyncio\.Redis, an engine of SQLAlchemy, a kazoo.client.KazooClient or a TheirClient, or a"):
+    with pytest.raises(
+        TypeError,
+        match=r"a redis\.asyncio\.Redis, an engine of SQLAlchemy, a kazoo.client.KazooClient or a TheirClient, or a",
+    ):
         AsyncFencedLock(5, "r")  # type: ignore[arg-type]
 
 
