@@ -18,11 +18,18 @@ RECONNECT = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0}
 """How kazoo connects again: for ever, at least once a second. Its own default goes up to an hour."""
 
 
+OPENING_SHARE, OPENING_SECONDS = 1 / 4, 0.5
+"""How long a connection and its handshake may take: a share of the session's time-out, and at least so many seconds.
+kazoo gives one server that does not answer the whole time-out, and then the session is over."""
+
+
 class _Connection(ConnectionHandler):  # type: ignore[misc] # kazoo has no types
     """kazoo's connection, which also notes what it sends, and how long the server keeps the session."""
 
     def _invoke(self, timeout: float, request: Any, xid: Any = None) -> Any:
         sent_at = process.now()
+        if isinstance(request, Connect):
+            timeout = min(timeout, self.client.opening_seconds)
         result = super()._invoke(timeout, request, xid)
         if isinstance(request, Connect):
             reply, _ = result
@@ -60,6 +67,7 @@ class Session(KazooClient):  # type: ignore[misc]
 
     Attributes:
         kept_ms: for how long the server keeps the session, in milliseconds; 0: it was not connected yet.
+        away_since: the moment at which it lost its connection; None: it has one.
         has_ended: whether kazoo has given up, so that another session must be made.
         failure: why, if kazoo has failed; None: the log-in failed, or the session was ended.
         settled: is set while it is connected, and when it has ended.
@@ -87,6 +95,11 @@ class Session(KazooClient):  # type: ignore[misc]
             verify_certs=like.verify_certs,
             check_hostname=like.check_hostname,
         )
+        self.opening_seconds = max(seconds * OPENING_SHARE, OPENING_SECONDS)
+        connect = self.handler.create_connection
+        self.handler.create_connection = lambda *args, **options: connect(
+            *args, **{**options, "timeout": self.opening_seconds}
+        )
         self.touches = Touches(process.now, seconds)
         self.kept_ms = 0
         self.asked_ms: int = self._session_timeout
@@ -96,6 +109,7 @@ class Session(KazooClient):  # type: ignore[misc]
         self._over = over
         self.pid = os.getpid()
         self.is_ending = False
+        self.away_since: float | None = process.now()
         self.has_ended = False
         self.failure: Exception | None = None
         self.settled: Any = self.handler.event_object()
@@ -110,7 +124,10 @@ class Session(KazooClient):  # type: ignore[misc]
 
     def _on_state(self, state: str) -> None:
         if state == KazooState.CONNECTED:
+            self.away_since = None
             return self.settle()
+        if self.away_since is None:
+            self.away_since = process.now()
         self.settled.clear()
         if state == KazooState.LOST and self._session_id and not self.is_ending:
             self._over(self._session_id)

@@ -42,6 +42,10 @@ from fencing.zookeeper.waiters import Watch
 CLOSING_SECONDS = 2.0
 """How long the end of a session may take. After that it ends by its time-out."""
 
+AWAY_TTLS = 2
+"""After how many times its time-out without a connection a session is given up for another one. It is over long since.
+A server that has lost its data refuses it for ever, because it has seen later positions than there are."""
+
 _PASSED_ON = (NoNodeError, NodeExistsError, BadVersionError, RolledBackError, RuntimeInconsistency, UnimplementedError)
 """What the plans know the meaning of."""
 
@@ -94,6 +98,10 @@ class Sessions:
     def current(self) -> Session:
         """Return the session, which was started."""
         session = self._session
+        away_since = None if session is None else session.away_since
+        if session and away_since is not None and process.now() - away_since > AWAY_TTLS * self._seconds:
+            _stop_later(session)
+            self._session = session = None
         if session is None:
             session = Session(self._like, self._seconds, self._over)
             self._session = session

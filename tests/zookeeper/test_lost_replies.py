@@ -1,0 +1,146 @@
+"""Requests, or their replies, that are lost once or twice: what a user sees is the same, and nothing is left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+
+from examples.servers import ZooKeeperServer
+from examples.servers.proxy import Proxy
+from fencing import LeaseLost
+from fencing.kernel.fence import new_token
+from tests.support.refusals import refused_as_held
+from tests.support.zookeeper import Faults, ZooKeeperSide, with_faults
+
+MOST_REQUESTS = 12
+"""More than any story sends."""
+
+
+class Story:
+    """Two coordinators, and a name. The requests of ``faulty`` may be lost."""
+
+    def __init__(self, side: ZooKeeperSide, faulty: Any, other: Any) -> None:
+        self.call, self.faulty, self.other = side.call, faulty, other
+        self.name = f"lost/{new_token()}"
+
+
+def hold(story: Story, begin: Callable[[], None]) -> None:
+    begin()
+    lease = story.call(story.faulty.acquire, story.name)
+    assert story.call(story.faulty.holder, story.name).number == lease.fence.number
+    assert story.call(lease.release)
+
+
+def try_in_vain(story: Story, begin: Callable[[], None]) -> None:
+    held = story.call(story.other.acquire, story.name)
+    begin()
+    assert story.call(story.faulty.try_acquire, story.name) is None
+    assert story.call(held.release)
+
+
+def wait_in_vain(story: Story, begin: Callable[[], None]) -> None:
+    held = story.call(story.other.acquire, story.name)
+    begin()
+    refused_as_held(lambda: story.call(story.faulty.acquire, story.name, timeout=0.4))
+    assert story.call(held.release)
+
+
+def renew(story: Story, begin: Callable[[], None]) -> None:
+    lease = story.call(story.faulty.acquire, story.name)
+    begin()
+    for _ in range(3):
+        story.call(lease.renew)
+    assert story.call(lease.release)
+
+
+def adopt(story: Story, begin: Callable[[], None]) -> None:
+    fence = story.call(story.call(story.other.acquire, story.name).detach)
+    begin()
+    lease = story.call(story.faulty.adopt, fence)
+    assert lease.fence.number > fence.number
+    assert story.call(lease.release)
+
+
+def force(story: Story, begin: Callable[[], None]) -> None:
+    lost = story.call(story.other.acquire, story.name)
+    begin()
+    forced = story.call(story.faulty.force_release, story.name)
+    assert forced.fence.number > lost.fence.number
+    with pytest.raises(LeaseLost):
+        story.call(lost.renew)
+    assert not story.call(lost.release)
+
+
+def release(story: Story, begin: Callable[[], None]) -> None:
+    lease = story.call(story.faulty.acquire, story.name)
+    begin()
+    assert story.call(lease.release)
+
+
+STORIES = (hold, try_in_vain, wait_in_vain, renew, adopt, force, release)
+
+
+def play(side: ZooKeeperSide, events: Any, what: str, first: int, count: int) -> bool:
+    """Play a story in which some requests are lost. Return whether any was."""
+    other, faulty = side.coordinator(), side.coordinator()
+    faults: Faults = with_faults(faulty)
+    story = Story(side, faulty, other)
+    try:
+        events(story, lambda: faults.lose(what, first, count))
+    finally:
+        faults.lost = lambda _: None
+    side.wait_until(lambda: not side.queue(story.name))
+    assert not faulty._backend.held_nodes
+    for each in (other, faulty):
+        side.call(each.close)
+        side.made.remove(each)
+    return bool(faults.late)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("what", ["request", "reply"])
+@pytest.mark.parametrize("events", STORIES)
+def test_what_is_lost_changes_nothing(side: ZooKeeperSide, events: Any, what: str, count: int) -> None:
+    played = 0
+    while play(side, events, what, played, count):
+        played += 1
+        assert played < MOST_REQUESTS
+    assert played >= 1
+
+
+def test_a_lost_reply_of_a_short_block_changes_nothing(side: ZooKeeperSide) -> None:
+    assert play(side, hold, "reply", 1, 1)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("first", range(5))
+@pytest.mark.parametrize("events", [hold, adopt, release])
+def test_a_reply_that_is_lost_with_its_connection_changes_nothing(
+    side: ZooKeeperSide, zookeeper_server: ZooKeeperServer, events: Any, first: int
+) -> None:
+    """The client is connected again in the same session, and its pipelined requests were done in part."""
+    other = side.coordinator()
+    with Proxy(zookeeper_server.host, zookeeper_server.port) as proxy:
+        faulty = side.coordinator(client=KazooClient(f"{proxy.host}:{proxy.port}"))
+        side.call(side.call(faulty.acquire, "connected/x", timeout=10).release)
+        session = faulty._backend._client.current().client_id
+        story = Story(side, faulty, other)
+        seen = 0
+
+        def is_it(request: bytes) -> bool:
+            nonlocal seen
+            seen += b"lost%2F" in request
+            return seen > first
+
+        losses: list[Any] = []
+        events(story, lambda: losses.append(proxy.drop_reply_when(is_it)))
+        side.wait_until(lambda: not side.queue(story.name))
+        if losses[0].fired:
+            side.wait_until(lambda: faulty._backend._client.current().connected)
+            assert faulty._backend._client.current().client_id == session
+        side.call(faulty.close)
+        side.made.remove(faulty)

@@ -1,0 +1,169 @@
+"""The session that is the lease of all locks of a coordinator: what ends it, and what a holder learns of it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+
+from examples.servers import ZooKeeperServer
+from examples.servers.proxy import Proxy
+from fencing import CoordinatorUnavailable, LeaseLost
+from fencing.kernel.fence import new_token
+from fencing.zookeeper.layout import LOCKS, quoted
+from tests.support.zookeeper import ZooKeeperSide, end_session
+from tests.zookeeper.conftest import ZooKeeperFactory
+
+
+def name() -> str:
+    return f"sessions/{new_token()}"
+
+
+def session_of(coordinator: Any) -> Any:
+    return coordinator._backend._client.current()
+
+
+def test_the_session_is_the_coordinators_own(side: ZooKeeperSide) -> None:
+    """The client need not be started, and stays as it is."""
+    client = KazooClient(side.hosts, timeout=7)
+    coordinator = side.coordinator(client=client)
+    lease = side.call(coordinator.acquire, name(), timeout=10)
+    assert 0.5 * 7 < lease.remaining() <= 7
+    assert not client.connected
+    assert session_of(coordinator).kept_ms == 7000
+    assert side.call(lease.release)
+
+
+@pytest.mark.parametrize("ttl", [0.1, 61.0])
+def test_a_ttl_that_the_servers_do_not_keep_is_refused(side: ZooKeeperSide, ttl: float) -> None:
+    coordinator, resource = side.coordinator(ttl=ttl), name()
+    error = side.expect(CoordinatorUnavailable, coordinator.acquire, resource, timeout=10)
+    kept, word = (0.4, "at least") if ttl < 1 else (60, "at most")
+    assert f"keeps a session for {word} {kept:g} s, and the ttl is {ttl:g} s; pass another ttl" in str(error)
+    assert not side.queue(resource)
+
+
+def test_the_end_of_the_session_is_told_at_once(side: ZooKeeperSide) -> None:
+    coordinator, resource = side.coordinator(), name()
+    lease = side.call(coordinator.acquire, resource, timeout=10)
+    before = session_of(coordinator).client_id
+    end_session(coordinator)
+    side.wait_until(lambda: not lease.held)
+    error = side.expect(LeaseLost, lease.ensure_held)
+    assert (error.reason, error.cause) == ("gone", "its session in ZooKeeper is over")
+    again = side.call(coordinator.acquire, resource, timeout=10)
+    assert again.fence.number > lease.fence.number
+    assert session_of(coordinator).client_id != before
+    assert not side.call(lease.release)
+    side.call(again.renew)
+    assert side.call(again.release)
+
+
+def test_a_node_that_is_deleted_by_hand_ends_its_lease_alone(side: ZooKeeperSide) -> None:
+    coordinator = side.coordinator()
+    gone, kept = (side.call(coordinator.acquire, name(), timeout=10) for _ in range(2))
+    resource = gone.fence.resource
+    side.client.delete(f"{LOCKS}/{quoted(resource)}/{side.queue(resource)[0]}")
+    assert side.expect(LeaseLost, gone.renew).reason == "gone"
+    side.call(kept.renew)
+    assert side.call(kept.release)
+
+
+def test_a_session_that_moves_to_another_connection_keeps_its_locks(
+    side: ZooKeeperSide, zookeeper_server: ZooKeeperServer
+) -> None:
+    with Proxy(zookeeper_server.host, zookeeper_server.port) as proxy:
+        coordinator = side.coordinator(client=KazooClient(f"{proxy.host}:{proxy.port}"))
+        lease = side.call(coordinator.acquire, name(), timeout=10)
+        before = session_of(coordinator).client_id
+        proxy.cut()
+        side.call(lease.renew)
+        assert session_of(coordinator).client_id == before
+        lease.ensure_held()
+        assert side.call(lease.release)
+        side.call(coordinator.close)
+
+
+@pytest.mark.thorough
+def test_a_client_that_reaches_nobody_counts_by_its_own_clock(
+    side: ZooKeeperSide, zookeeper_server: ZooKeeperServer
+) -> None:
+    """kazoo says that a session is lost only when a server has said so."""
+    other, resource = side.coordinator(), name()
+    with Proxy(zookeeper_server.host, zookeeper_server.port) as proxy:
+        coordinator = side.coordinator(client=KazooClient(f"{proxy.host}:{proxy.port}"), ttl=2.0)
+        lease = side.call(coordinator.acquire, resource, timeout=10)
+        proxy.refuse()
+        began = time.monotonic()
+        side.wait_until(lambda: not lease.held)
+        assert time.monotonic() - began <= 2.5
+        assert side.expect(LeaseLost, lease.ensure_held).reason == "expired"
+        newer = side.call(other.acquire, resource, timeout=30)
+        assert newer.fence.number > lease.fence.number
+        proxy.restore()
+        assert not side.call(lease.release)
+        side.call(newer.renew)
+        assert side.call(newer.release)
+        side.call(coordinator.close)
+
+
+@pytest.mark.thorough
+def test_a_frozen_server_costs_the_call_its_time_and_no_lock(
+    side: ZooKeeperSide, fresh_zookeeper: ZooKeeperFactory
+) -> None:
+    server = fresh_zookeeper()
+    coordinator, resource = side.coordinator(client=KazooClient(server.hosts), ttl=20.0), name()
+    lease = side.call(coordinator.acquire, resource, timeout=10)
+    server.freeze()
+    began = time.monotonic()
+    side.expect(CoordinatorUnavailable, coordinator.acquire, name(), timeout=1)
+    assert time.monotonic() - began < 12
+    server.thaw()
+    side.wait_until(lambda: session_of(coordinator).connected, seconds=30)
+    side.call(lease.renew)
+    assert side.call(lease.release)
+    side.call(coordinator.close)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("keep_data", [True, False])
+def test_a_server_that_restarts_keeps_the_locks_or_ends_them(
+    side: ZooKeeperSide, fresh_zookeeper: ZooKeeperFactory, keep_data: bool
+) -> None:
+    """Restarted empty, it knows no session. Numbers go on above the clock."""
+    server = fresh_zookeeper()
+    ttl = 30.0 if keep_data else 2.0
+    coordinator, resource = side.coordinator(client=KazooClient(server.hosts), ttl=ttl), name()
+    lease = side.call(coordinator.acquire, resource, timeout=10)
+    server.kill()
+    server.restart(keep_data=keep_data)
+    side.wait_until(lambda: session_of(coordinator).connected, seconds=60)
+    if keep_data:
+        side.call(lease.renew)
+        assert side.call(lease.release)
+    else:
+        side.expect(LeaseLost, lease.renew)
+    again = side.call(coordinator.acquire, resource, timeout=30)
+    assert again.fence.number > lease.fence.number
+    assert side.call(again.release)
+    side.call(coordinator.close)
+
+
+def test_the_closing_warns_of_what_nobody_adopted(side: ZooKeeperSide, caplog: pytest.LogCaptureFixture) -> None:
+    one, two = side.coordinator(), side.coordinator()
+    names = [name() for _ in range(3)]
+    leases = [side.call(one.acquire, each, timeout=10) for each in names]
+    fences = [side.call(lease.detach) for lease in leases[:2]]
+    adopted = side.call(two.adopt, fences[0])
+    with caplog.at_level(logging.WARNING, logger="fencing"):
+        side.call(one.close)
+    [said] = [record.getMessage() for record in caplog.records if record.name == "fencing"]
+    assert said.endswith(
+        f"frees 1 locks that were detached and not adopted, because its session ends with it: {names[1]!r}"
+    )
+    side.call(adopted.renew)
+    assert side.call(adopted.release)
+    assert [side.queue(each) for each in names] == [[], [], []]
