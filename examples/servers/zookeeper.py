@@ -33,9 +33,6 @@ _NAMES = (
     *("netty-transport-native-epoll", "netty-transport-native-unix-common", "netty-tcnative"),
 )
 
-_QUORUM, _ELECTION = 10_000, 20_000
-"""How far above a server's port those for the other members are."""
-
 _TICK_MS = 200
 
 # Up in a second: little memory, one thread for its garbage, no compiler that optimises.
@@ -71,6 +68,8 @@ class ZooKeeperServer(Server):
     def __init__(self, hosts: str, host: Host, source: str) -> None:
         super().__init__(f"zookeeper://{hosts}", host, source, port=2181)
         self.hosts = hosts
+        self.data: Path | None = None
+        """Where it keeps its data; None: it is not ours."""
 
     @property
     def has_ended(self) -> bool:
@@ -130,9 +129,9 @@ def start_zookeeper(*, settings: dict[str, Any] | None = None, own: bool = False
 
 
 def _start(
-    binary: ZooKeeperBinary, settings: dict[str, Any], own: int = 0, java: Sequence[str] = ()
+    binary: ZooKeeperBinary, settings: dict[str, Any], own: int = 0, number: int = 0, java: Sequence[str] = ()
 ) -> ZooKeeperServer:
-    """Start one; or the member at the port `own`."""
+    """Start one; or the member with this number, at the port `own`."""
     directory = new_directory()
     data = directory / "data"
 
@@ -142,8 +141,8 @@ def _start(
         configuration = directory / "zoo.cfg"
         configuration.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
         if own:
-            (data / "myid").write_text(str(own))
-        properties = ("-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dzookeeper.extendedTypesEnabled=true")
+            (data / "myid").write_text(str(number))
+        properties = ("-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dzookeeper.cnxTimeout=500")
         main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
         return [binary.java, *_JAVA, *properties, *java, "-cp", binary.classpath, main, str(configuration)]
 
@@ -155,7 +154,9 @@ def _start(
         clashed=lambda log: "Address already in use" in log,
     )
     port = own or process.port
-    return ZooKeeperServer(f"127.0.0.1:{port}", process, f"{binary.java} with {_JARS}/zookeeper.jar")
+    server = ZooKeeperServer(f"127.0.0.1:{port}", process, f"{binary.java} with {_JARS}/zookeeper.jar")
+    server.data = data
+    return server
 
 
 def _serves(port: int) -> bool:
@@ -200,27 +201,29 @@ class ZooKeeperEnsemble:
         binary = find_zookeeper()
         if binary is None:
             raise ServerError(_REFUSAL)
-        ports: list[int] = []
-        while len(ports) < 3:
-            port = free_port(_QUORUM)
-            if port < 12_000 + _QUORUM and port + _ELECTION < 65_000 and port not in ports:
-                ports.append(port)
+        free: list[int] = []
+        while len(free) < 9:
+            port = free_port()
+            free += [port] * (port not in free)
+        ports = free[:3]
+        others = {port: (free[3 + each], free[6 + each]) for each, port in enumerate(ports)}
+        """For the other members: one for those that follow, and one for elections."""
         self._proxies: dict[tuple[int, int], list[Proxy]] = {}
         for one in ports:
             for other in ports:
                 if one != other:
                     self._proxies[one, other] = [
-                        stack.enter_context(Proxy("127.0.0.1", other + above)) for above in (_QUORUM, _ELECTION)
+                        stack.enter_context(Proxy("127.0.0.1", port)) for port in others[other]
                     ]
         self.members: list[ZooKeeperServer] = []
-        for own in ports:
+        for number, own in enumerate(ports, 1):
             peers = {
-                f"server.{port}": f"127.0.0.1:{port + _QUORUM}:{port + _ELECTION}"
+                f"server.{each}": f"127.0.0.1:{others[port][0]}:{others[port][1]}"
                 if port == own
                 else "127.0.0.1:" + ":".join(str(proxy.port) for proxy in self._proxies[own, port])
-                for port in ports
+                for each, port in enumerate(ports, 1)
             }
-            member = _start(binary, {**(settings or {}), **peers}, own)
+            member = _start(binary, {**(settings or {}), **peers}, own, number)
             self.members.append(stack.enter_context(member))
         for each in self.members:
             _ready(each)
@@ -249,7 +252,7 @@ class ZooKeeperEnsemble:
 
     def isolate(self, member: ZooKeeperServer) -> None:
         """Let nothing pass between a member and the others, until `heal`. Clients still reach it."""
-        self._at(member, lambda proxy: proxy.silence())
+        self._at(member, lambda proxy: proxy.refuse())
 
     def heal(self) -> None:
         for pair in self._proxies.values():

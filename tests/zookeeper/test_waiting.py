@@ -1,0 +1,140 @@
+"""Waiters at ZooKeeper: in order, woken one by one, without what they leave behind; kazoo's own locks among them."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from fencing import NotAcquired
+from fencing.kernel.fence import new_token
+from fencing.zookeeper.layout import LOCKS, quoted
+from tests.support.refusals import refused_as_held
+from tests.support.zookeeper import ZooKeeperSide, end_session, with_faults
+
+
+def name() -> str:
+    return f"waiting/{new_token()}"
+
+
+class Waiting:
+    """A thread that waits for a lock, and keeps it until it is told to release."""
+
+    def __init__(self, side: ZooKeeperSide, coordinator: Any, resource: str) -> None:
+        self.lease: Any = None
+        self.over = threading.Event()
+        self._side, self._coordinator, self._resource = side, coordinator, resource
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        self.lease = self._side.call(self._coordinator.acquire, self._resource, timeout=60)
+        self.over.wait(60)
+        self._side.call(self.lease.release)
+
+    def release(self) -> None:
+        self.over.set()
+        self._thread.join(60)
+
+
+def watches_of(coordinator: Any) -> dict[str, int]:
+    session = coordinator._backend._client.current()
+    return {path: len(watches) for path, watches in session._data_watchers.items() if watches}
+
+
+def test_waiters_get_the_lock_in_order_and_each_watches_one_node(side: ZooKeeperSide) -> None:
+    resource, holder = name(), side.coordinator()
+    held = side.call(holder.acquire, resource, timeout=10)
+    coordinators, waiters = [side.coordinator() for _ in range(3)], []
+    for each in coordinators:
+        waiters.append(Waiting(side, each, resource))
+        side.wait_until(lambda: len(side.queue(resource)) == len(waiters) + 1)
+        side.wait_until(lambda each=each: len(watches_of(each)) == 1)  # type: ignore[misc]
+    queue = side.queue(resource)
+    path = f"{LOCKS}/{quoted(resource)}"
+    assert [list(watches_of(each)) for each in coordinators] == [[f"{path}/{node}"] for node in queue[:-1]]
+    numbers = [held.fence.number]
+    side.call(held.release)
+    for waiter, others in ((waiters[i], waiters[i + 1 :]) for i in range(3)):
+        side.wait_until(lambda waiter=waiter: waiter.lease is not None)  # type: ignore[misc]
+        assert all(other.lease is None for other in others)
+        numbers.append(waiter.lease.fence.number)
+        waiter.release()
+    assert numbers == sorted(numbers)
+    assert not side.queue(resource)
+    assert not any(watches_of(each) for each in coordinators)
+
+
+def test_one_that_gives_up_leaves_nothing_behind(side: ZooKeeperSide) -> None:
+    resource, holder, coordinator = name(), side.coordinator(), side.coordinator()
+    held = side.call(holder.acquire, resource, timeout=10)
+    for timeout in (0, 0.3, 0.3):
+        refused_as_held(lambda timeout=timeout: side.call(coordinator.acquire, resource, timeout=timeout))  # type: ignore[misc]
+    side.wait_until(lambda: len(side.queue(resource)) == 1)
+    assert not watches_of(coordinator)
+    assert side.call(held.release)
+
+
+def test_a_hand_off_takes_one_round_trip(side: ZooKeeperSide) -> None:
+    resource, holder, coordinator = name(), side.coordinator(), side.coordinator()
+    side.call(side.call(coordinator.acquire, name(), timeout=10).release)
+    held = side.call(holder.acquire, resource, timeout=10)
+    faults = with_faults(coordinator)
+    waiter = Waiting(side, coordinator, resource)
+    side.wait_until(lambda: watches_of(coordinator))
+    before = len(faults.asked)
+    side.call(held.release)
+    side.wait_until(lambda: waiter.lease is not None)
+    assert faults.kinds[before:] == [["GetChildren2", "Transaction"]]
+    waiter.release()
+
+
+def test_a_free_lock_takes_one_round_trip_and_its_release_another(side: ZooKeeperSide) -> None:
+    coordinator, resource = side.coordinator(), name()
+    side.call(side.call(coordinator.acquire, resource, timeout=10).release)
+    faults = with_faults(coordinator)
+    lease = side.call(coordinator.acquire, resource, timeout=10)
+    assert side.call(lease.release)
+    assert faults.kinds == [["Create2", "GetChildren2", "Exists"], ["Delete"]]
+
+
+def test_a_waiter_whose_session_ends_queues_again(side: ZooKeeperSide) -> None:
+    resource, holder, coordinator = name(), side.coordinator(), side.coordinator()
+    held = side.call(holder.acquire, resource, timeout=10)
+    waiter = Waiting(side, coordinator, resource)
+    side.wait_until(lambda: watches_of(coordinator))
+    before = side.queue(resource)[1]
+    end_session(coordinator)
+    side.wait_until(lambda: len(side.queue(resource)) == 2 and side.queue(resource)[1] != before)
+    side.call(held.release)
+    side.wait_until(lambda: waiter.lease is not None)
+    waiter.release()
+
+
+def test_kazoos_own_lock_is_in_the_same_queue(side: ZooKeeperSide) -> None:
+    """It is excluded, waits, and is waited for; ``holder`` shows it without a number."""
+    resource, coordinator, other = name(), side.coordinator(), side.coordinator()
+    theirs = side.client.Lock(f"{LOCKS}/{quoted(resource)}", "another program")
+    held = side.call(coordinator.acquire, resource, timeout=10)
+    assert not theirs.acquire(blocking=False)
+    taken = threading.Event()
+
+    def take() -> None:
+        assert theirs.acquire(timeout=60)
+        taken.set()
+
+    taking = threading.Thread(target=take)
+    taking.start()
+    side.wait_until(lambda: len(side.queue(resource)) == 2)
+    side.call(held.release)
+    taking.join(60)
+    assert taken.is_set()
+    holder = side.call(other.holder, resource)
+    assert (holder.owner, holder.number, holder.expires) == (None, None, True)
+    error = side.expect(NotAcquired, other.acquire, resource, timeout=0)
+    assert error.kept_by == "foreign"
+    waiter = Waiting(side, other, resource)
+    side.wait_until(lambda: watches_of(other))
+    theirs.release()
+    side.wait_until(lambda: waiter.lease is not None)
+    waiter.release()
+    assert not side.queue(resource)
