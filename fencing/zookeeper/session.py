@@ -147,11 +147,11 @@ class Session(KazooClient):  # type: ignore[misc]
 
     def forget_watch(self, path: str, watch: Any) -> None:
         """Give up a watch: kazoo keeps it until the node changes."""
-        watches = self._data_watchers.get(path)
+        watches = self._child_watchers.get(path)
         if watches is not None:
             watches.discard(watch)
             if not watches:
-                self._data_watchers.pop(path, None)
+                self._child_watchers.pop(path, None)
 
 
 def seconds_of(client: KazooClient) -> float:

@@ -27,7 +27,7 @@ from kazoo.exceptions import (
     SessionMovedError,
     UnimplementedError,
 )
-from kazoo.protocol.serialization import Exists
+from kazoo.protocol.serialization import GetChildren
 from kazoo.security import OPEN_ACL_UNSAFE
 
 from fencing.kernel import process
@@ -35,7 +35,7 @@ from fencing.kernel.errors import CoordinatorUnavailable
 from fencing.kernel.helping import Helpers, Overdue
 from fencing.kernel.retry import NoReply
 from fencing.kernel.workers import DaemonThread
-from fencing.zookeeper.calls import Ask, Reply, Wait
+from fencing.zookeeper.calls import Ask, Reply, Wait, is_missing
 from fencing.zookeeper.session import Session
 from fencing.zookeeper.waiters import Watch
 
@@ -193,9 +193,9 @@ class Sessions:
                 pass
 
     def is_gone(self, result: Any) -> bool:
-        """Return whether the node that a watch was set on is not there. Its watch then waits for nothing."""
+        """Return whether the node that a watch was to be set on is not there."""
         try:
-            return self._value_of(result.exception or result.value) is None
+            return is_missing(self._value_of(result.exception or result.value))
         except NoReply:
             return True
 
@@ -212,8 +212,12 @@ def call_weakly(method: weakref.WeakMethod[Callable[[int], object]]) -> Callable
 
 
 def watching(path: str, wake: Callable[[Any], object]) -> Any:
-    """Return the request that asks for a node, and has kazoo call ``wake`` when that changes."""
-    return Exists(path, wake)
+    """Return the request that has kazoo call ``wake`` when a node is deleted.
+
+    It watches the children, which an ephemeral node never has. A watch on the data would also end when the node is
+    granted the lock, and wake all waiters one after the other.
+    """
+    return GetChildren(path, wake)
 
 
 def _stop(session: Session) -> None:

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import resource
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -22,8 +21,8 @@ from fencing import AsyncEtcdCoordinator, EtcdCoordinator
 from fencing.etcd.calls import Call, encode, end_of
 from fencing.etcd.layout import LOCKS
 from tests.benchmarks.closed_loop import Grant
-from tests.benchmarks.contended import hand_offs
 from tests.benchmarks.contenders import AGAIN, OURS
+from tests.benchmarks.crowd import CROWD, HOLD, LONGEST_WAIT, all_at_once, hand_over, times_of, wait_until
 from tests.benchmarks.duel import WARM_UP, Batch, Contenders
 from tests.benchmarks.etcd_contenders import (
     ASYNC,
@@ -63,15 +62,12 @@ ON_DISK = {DURABLE: True, NO_WAIT: False}
 PATIENCE = {WAITING: 0.0, WAITED: 1.2}
 """Seconds that pass in the queue before the first release."""
 
-CROWD = 8
-HOLD = 0.001
 COUNTS = (1_000, 10_000)
 BATCH = 5
 PAIRS = 60
 """Pairs of one turn where costs are measured."""
 MANY_PAIRS = 2_000
 LIMIT, LIMIT_OF_LEASES = 170.0, 300.0
-LONGEST_WAIT = 60.0
 CYCLES = 3
 """Cycles of renewal in one measurement: each third one reads the keys."""
 
@@ -250,29 +246,12 @@ class _Threads:
 
     def run(self, patience: float) -> tuple[list[float], float]:
         """Return the seconds of each hand-off, and the processor time of all."""
-        first, *waiting = self._ways
-        grants: list[Grant] = []
-        first.acquire()
-
-        def wait(worker: int) -> None:
-            waiting[worker].acquire()
-            acquired = time.perf_counter()
-            time.sleep(HOLD)
-            grants.append(Grant(worker, acquired, time.perf_counter()))
-            waiting[worker].release()
-
-        threads = [threading.Thread(target=wait, args=(worker,), daemon=True) for worker in range(CROWD)]
-        for thread in threads:
-            thread.start()
-        _wait_until(lambda: self._its.queue(self._queue) == CROWD + 1)
-        time.sleep(patience)
-        busy = time.process_time() + self._its.cpu()
-        began = time.perf_counter()
-        grants.append(Grant(CROWD, began, began))
-        first.release()
-        for thread in threads:
-            thread.join(LONGEST_WAIT)
-        return _times(grants), time.process_time() + self._its.cpu() - busy
+        return hand_over(
+            self._ways,
+            lambda: self._its.queue(self._queue) == CROWD + 1,
+            patience,
+            lambda: time.process_time() + self._its.cpu(),
+        )
 
 
 class _Tasks:
@@ -300,7 +279,7 @@ class _Tasks:
             await waiting[worker].release()
 
         tasks = [asyncio.create_task(wait(worker)) for worker in range(CROWD)]
-        enlisted = lambda: _wait_until(lambda: self._its.queue(self._queue) == CROWD + 1)  # noqa: E731
+        enlisted = lambda: wait_until(lambda: self._its.queue(self._queue) == CROWD + 1)  # noqa: E731
         await asyncio.to_thread(enlisted)
         await asyncio.sleep(patience)
         busy = time.process_time() + self._its.cpu()
@@ -308,13 +287,7 @@ class _Tasks:
         grants.append(Grant(CROWD, began, began))
         await first.release()
         await asyncio.wait_for(asyncio.gather(*tasks), LONGEST_WAIT)
-        return _times(grants), time.process_time() + self._its.cpu() - busy
-
-
-def _times(grants: list[Grant]) -> list[float]:
-    if len(grants) != CROWD + 1:
-        raise RuntimeError(f"{len(grants) - 1} of {CROWD} got the lock")
-    return hand_offs(sorted(grants, key=lambda grant: grant.acquired))
+        return times_of(grants, CROWD), time.process_time() + self._its.cpu() - busy
 
 
 # Leases that are held
@@ -360,18 +333,10 @@ def _held(coordinator: EtcdCoordinator, count: int) -> list[Any]:
         for number in range(first, count, CROWD):
             leases.append(coordinator.acquire(f"orders:{number}", timeout=60))
 
-    _all_at_once([partial(take, first) for first in range(CROWD)])
+    all_at_once([partial(take, first) for first in range(CROWD)])
     if len(leases) != count:
         raise RuntimeError(f"only {len(leases)} of {count} locks were taken")
     return leases
-
-
-def _all_at_once(works: list[Callable[[], None]]) -> None:
-    threads = [threading.Thread(target=work, daemon=True) for work in works]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
 
 
 def _server_a_second(its: Installation, seconds: float) -> float:
@@ -409,11 +374,3 @@ def _compacted(its: Installation, coordinator: EtcdCoordinator) -> int:
 def _length(encoded: str) -> int:
     """Return how many bytes a text in base64 stands for."""
     return len(encoded) * 3 // 4 - encoded.count("=")
-
-
-def _wait_until(condition: Callable[[], object]) -> None:
-    until = time.monotonic() + LONGEST_WAIT
-    while not condition():
-        if time.monotonic() > until:
-            raise TimeoutError
-        time.sleep(0.002)

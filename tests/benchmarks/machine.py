@@ -9,7 +9,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from examples.servers import find_postgres_binaries, find_redis_binaries
+from examples.servers import find_postgres_binaries, find_redis_binaries, find_zookeeper
 from examples.servers.etcd import find_etcd_binary
 from tests.benchmarks.contenders import versions
 from tests.benchmarks.measure import percentile
@@ -28,6 +28,8 @@ def describe() -> dict[str, Any]:
         "MariaDB": ".".join(map(str, mariadb.version)) if mariadb else "none",
         "etcd": ".".join(map(str, etcd.version)) if etcd else "none",
     }
+    if find_zookeeper() is not None:
+        servers["ZooKeeper"] = "3.8"
     if mysql is not None:
         servers["MySQL"] = ".".join(map(str, version_of_mysql(mysql) or ()))
     return {

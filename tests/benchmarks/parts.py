@@ -34,6 +34,7 @@ PARTS = {
     "sql": "guarded writes to SQL databases",
     "sql_locks": "locks on PostgreSQL",
     "etcd": "locks in etcd",
+    "zookeeper": "locks in ZooKeeper",
     "object_store": "guarded writes to object stores",
     "guards": "guarded writes to Redis, to files and through HTTP",
     "calls": "calls of an operation",
@@ -46,7 +47,7 @@ PARTS = {
 ALL_ONLY = ("live", "enforced_guard")
 """Parts that only a run of everything has."""
 
-COMPARED = ("pair", "tasks", "contended", "redlock", "sql", "sql_locks", "etcd", "guards")
+COMPARED = ("pair", "tasks", "contended", "redlock", "sql", "sql_locks", "etcd", "zookeeper", "guards")
 """Parts that compare with another revision: by default the first three."""
 
 PART_SECONDS = 420.0

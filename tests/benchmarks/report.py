@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks import contended, etcd, failures, redlock, sql_locks
+from tests.benchmarks import contended, crowd, failures, redlock, sql_locks, zookeeper
 from tests.benchmarks.charts import Panel, lines
 from tests.benchmarks.contenders import THREADS
 from tests.benchmarks.etcd_contenders import TTL
@@ -78,8 +78,11 @@ TEXTS = {
     "watches the key before its own. */v3/lock* is the server's own service. *etcdctl lock* starts two processes for "
     "each pair, which is most of its time. "
     "A *hand-off* is the time from the start of a release to the return of the next holder's acquire. "
-    f"{etcd.CROWD} wait, and each holds the lock for 1 ms. A value is the median of a round. "
+    f"{crowd.CROWD} wait, and each holds the lock for 1 ms. A value is the median of a round. "
     f"The ttl of renewed leases is {TTL} s, and what an idle server takes is left out.",
+    "zookeeper": "A *pair* is an acquire and a release, on a server that does not wait for its disk. *kazoo's Lock* is "
+    "the recipe of the same client library. The *hand-off* is as for etcd. "
+    f"The ttl of renewed leases is {zookeeper.TTL} s, and what an idle server takes is left out.",
     "object_store": "A store in memory that answers each request after 10 ms. *requests* are counted.",
     "calls": "Counted, not timed, so they do not depend on the machine. A *module crossing* is a call from a function "
     "of one module to a function of another. Each step of a generator counts as a call.",

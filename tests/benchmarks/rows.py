@@ -20,6 +20,7 @@ from tests.benchmarks import (
     sql,
     sql_locks,
     start,
+    zookeeper,
 )
 from tests.benchmarks.contenders import OURS, REDIS_PY
 from tests.benchmarks.etcd_contenders import ASYNC, ASYNC_RECIPE, RECIPE, SERVICE
@@ -244,6 +245,32 @@ ROWS = (
     *(
         _row(f"etcd: {what}", None, "etcd", etcd.KEPT, what, unit="bytes")
         for what in (etcd.SIZE_KEY, etcd.SIZE_PAIR, etcd.SIZE_LEFT)
+    ),
+    _row(
+        "ZooKeeper locks: pair / kazoo's Lock",
+        1.0,
+        "zookeeper",
+        zookeeper.PAIRS,
+        ratio_to(zookeeper.RECIPE, zookeeper.PAIR),
+    ),
+    _row(
+        "ZooKeeper locks: client CPU / kazoo's Lock",
+        1.2,
+        "zookeeper",
+        zookeeper.PAIRS,
+        ratio_to(zookeeper.RECIPE, zookeeper.CLIENT),
+    ),
+    _row(
+        "ZooKeeper locks: hand-off / kazoo's Lock",
+        1.0,
+        "zookeeper",
+        zookeeper.WAITING,
+        ratio_to(zookeeper.RECIPE, zookeeper.HAND_OFF),
+    ),
+    *(
+        _row(f"ZooKeeper, {of}: {what}", None, "zookeeper", zookeeper.LEASES, what, of, unit="")
+        for of in map(zookeeper.leases_of, zookeeper.COUNTS)
+        for what in (zookeeper.REQUESTS_A_SECOND, zookeeper.CLIENT_A_SECOND, zookeeper.SERVER_A_SECOND)
     ),
     _row("objects, requests of a publication", 3, *STORE, object_store.REQUESTS, object_store.PUBLISH, unit=""),
     _row("objects, publish / put", 3.3, *STORE, PUT_X, object_store.PUBLISH),

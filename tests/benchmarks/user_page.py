@@ -7,6 +7,7 @@ from typing import Any
 
 from tests.benchmarks import (
     contended,
+    crowd,
     enforced_guard,
     etcd,
     failures,
@@ -270,7 +271,7 @@ def _etcd(its: _Medians) -> Cells:
     text = f"""One acquire and one release, compared with {RECIPE} of a lock, sent over the same connections. Only
 {OURS} has numbers, and tells who holds a lock.
 
-- The *hand-off* is the time from a release to the next grant, with {etcd.CROWD} waiters. It is compared with
+- The *hand-off* is the time from a release to the next grant, with {crowd.CROWD} waiters. It is compared with
   {SERVICE}: the lock within the server. They have just come, or have waited for more than a tenth of the ttl.
 - *etcdctl lock* starts two processes for each pair."""
     head = ["", "pair", "pair, not waiting for the disk", "hand-off, just come", "hand-off, waited"]

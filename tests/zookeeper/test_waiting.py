@@ -38,7 +38,7 @@ class Waiting:
 
 def watches_of(coordinator: Any) -> dict[str, int]:
     session = coordinator._backend._client.current()
-    return {path: len(watches) for path, watches in session._data_watchers.items() if watches}
+    return {path: len(watches) for path, watches in session._child_watchers.items() if watches}
 
 
 def test_waiters_get_the_lock_in_order_and_each_watches_one_node(side: ZooKeeperSide) -> None:
