@@ -357,7 +357,7 @@ class ZooKeeperPlans(ZooKeeperReading):
         self, grants: Sequence[Grant], settings: Settings, *, deadline: float
     ) -> Plan[Sequence[float | None]]:
         """Prove that the session lives, and that each grant's node exists. A transaction goes through the leader."""
-        asked = {grant.kept.path: grant for grant in grants}
+        asked = {grant.kept.path for grant in grants}
         alive: Reply | None = None
         about = grants[0].resource
         while asked:
@@ -366,19 +366,16 @@ class ZooKeeperPlans(ZooKeeperReading):
             if failed_at(reply.values[0]) is None:
                 alive = reply
                 break
-            paths = list(asked)
+            paths = sorted(asked)
             answer = yield from self.plan_ask(about, settings, deadline, sync(self.root or "/"), *map(exists, paths))
             there = {path for path, stat in zip(paths, answer.value.values[1:], strict=True) if stat is not None}
             if len(there) == len(asked) and self.clock() >= deadline:
                 raise CoordinatorUnavailable("the nodes of its locks come and go; retry", resource=about)
-            asked = {path: grant for path, grant in asked.items() if path in there}
+            asked &= there
         if alive is None:
             return [None] * len(grants)
         until = settings.deadline(alive.alive_at)
-        return [
-            until if asked.get(grant.kept.path) is grant and grant.kept.session == alive.session else None
-            for grant in grants
-        ]
+        return [until if grant.kept.path in asked and grant.kept.session == alive.session else None for grant in grants]
 
     def plan_release(self, grant: GrantOrFence, settings: Settings, *, deadline: float) -> Plan[bool]:
         resource, token = grant.resource, grant.token

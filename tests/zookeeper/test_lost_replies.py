@@ -112,8 +112,18 @@ def test_what_is_lost_changes_nothing(side: ZooKeeperSide, events: Any, what: st
     assert played >= 1
 
 
-def test_a_lost_reply_of_a_short_block_changes_nothing(side: ZooKeeperSide) -> None:
-    assert play(side, hold, "reply", 1, 1)
+def test_a_creation_whose_reply_is_lost_leaves_nothing_in_the_queue(side: ZooKeeperSide) -> None:
+    coordinator, resource = side.coordinator(), f"lost/{new_token()}"
+    before = side.call(coordinator.acquire, resource, timeout=10)
+    assert side.call(before.release)
+    faults = with_faults(coordinator)
+    faults.lose("reply", 0, 1)
+    lease = side.call(coordinator.acquire, resource, timeout=10)
+    assert faults.kinds[:2] == [["Create2", "GetChildren2", "Exists"]] * 2
+    assert lease.fence.number > before.fence.number
+    assert len(side.queue(resource)) == 1
+    assert side.call(lease.release)
+    assert not side.queue(resource)
 
 
 @pytest.mark.thorough

@@ -8,12 +8,14 @@ from functools import partial
 
 import pytest
 from kazoo.client import KazooClient
+from kazoo.protocol.states import ZnodeStat
 
 from examples.servers import ZooKeeperServer
 from fencing import CoordinatorUnavailable, LeaseLost
 from fencing.kernel.fence import Mark, new_token
 from fencing.testing.base import AsyncScriptedGuard, ScriptedGuard
 from fencing.zookeeper.layout import BASES
+from fencing.zookeeper.plans import took_at_once
 from tests.support.zookeeper import ZooKeeperSide
 from tests.zookeeper.conftest import ZooKeeperFactory
 
@@ -30,6 +32,14 @@ def bases(hosts: str) -> list[str]:
     finally:
         client.stop()
         client.close()
+
+
+def test_a_creation_takes_the_lock_only_in_an_empty_queue() -> None:
+    """Else the one before may have minted again since, and its last number be higher."""
+    created, parent = ZnodeStat(*range(40, 51)), ZnodeStat(*range(30, 40), 40)
+    assert took_at_once(created, parent, parent)
+    assert not took_at_once(created, parent, None)
+    assert not took_at_once(created, parent._replace(pzxid=41), parent)
 
 
 @pytest.mark.thorough

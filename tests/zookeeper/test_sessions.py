@@ -12,6 +12,7 @@ from kazoo.client import KazooClient
 from examples.servers import ZooKeeperServer
 from examples.servers.proxy import Proxy
 from fencing import CoordinatorUnavailable, LeaseLost
+from fencing.kernel.effects import run, run_async
 from fencing.kernel.fence import new_token
 from fencing.zookeeper.layout import LOCKS, quoted
 from tests.support.zookeeper import ZooKeeperSide, end_session
@@ -67,9 +68,31 @@ def test_a_node_that_is_deleted_by_hand_ends_its_lease_alone(side: ZooKeeperSide
     gone, kept = (side.call(coordinator.acquire, name(), timeout=10) for _ in range(2))
     resource = gone.fence.resource
     side.client.delete(f"{LOCKS}/{quoted(resource)}/{side.queue(resource)[0]}")
+    backend = coordinator._backend
+    plan = backend.plan_renew([gone._holding, kept._holding], backend.settings, deadline=backend.clock() + 10)
+    renewed = side.plan(coordinator, plan)
+    assert renewed[0] is None
+    assert renewed[1] is not None
     assert side.expect(LeaseLost, gone.renew).reason == "gone"
-    side.call(kept.renew)
     assert side.call(kept.release)
+
+
+def test_a_request_that_another_client_repeats_takes_the_node_from_the_first_one(side: ZooKeeperSide) -> None:
+    """Both have the same token, and the node stays the first of the queue; but it is another one."""
+    one, two = side.coordinator()._backend, side.coordinator()._backend
+    resource, token = name(), new_token()
+    grants = []
+    for each in (one, two):
+        plan = each.plan_acquire(resource, token, each.settings, floor=0, deadline=each.clock() + 10)
+        grants.append(side.call(run_async if side.asynchronous else run, plan, each.perform))
+    assert grants[0].number < grants[1].number
+    assert len(side.queue(resource)) == 1
+    for each, grant, is_alive in ((one, grants[0], False), (two, grants[1], True)):
+        plan = each.plan_renew([grant], each.settings, deadline=each.clock() + 10)
+        [until] = side.call(run_async if side.asynchronous else run, plan, each.perform)
+        assert (until is not None) == is_alive
+    plan = two.plan_release(grants[1], two.settings, deadline=two.clock() + 10)
+    assert side.call(run_async if side.asynchronous else run, plan, two.perform)
 
 
 def test_a_session_that_moves_to_another_connection_keeps_its_locks(

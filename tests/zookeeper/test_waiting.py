@@ -88,6 +88,25 @@ def test_a_hand_off_takes_one_round_trip(side: ZooKeeperSide) -> None:
     waiter.release()
 
 
+def test_a_grant_wakes_nobody(side: ZooKeeperSide) -> None:
+    """Whoever is next writes to its node, which the one behind it watches."""
+    resource, holder = name(), side.coordinator()
+    first, second = side.coordinator(), side.coordinator()
+    held = side.call(holder.acquire, resource, timeout=10)
+    waiters = []
+    for each in (first, second):
+        waiters.append(Waiting(side, each, resource))
+        side.wait_until(lambda each=each: len(watches_of(each)) == 1)  # type: ignore[misc]
+    faults = with_faults(second)
+    side.call(held.release)
+    side.wait_until(lambda: waiters[0].lease is not None)
+    side.call(waiters[0].lease.renew)  # a round trip later
+    assert side.call(second.holder, resource).number == waiters[0].lease.fence.number
+    assert faults.kinds == [["Sync", "GetChildren2"], ["GetData"]]
+    for waiter in waiters:
+        waiter.release()
+
+
 def test_a_free_lock_takes_one_round_trip_and_its_release_another(side: ZooKeeperSide) -> None:
     coordinator, resource = side.coordinator(), name()
     side.call(side.call(coordinator.acquire, resource, timeout=10).release)
