@@ -28,7 +28,7 @@ A name, and not the data: after a data loss another base could have the version 
 PARENTS = ("/fencing", ROOT, LOCKS, BASES)
 
 _MARK = "__lock__"
-_NODE = re.compile(rf"(?P<token>[^~]*)(~.*)?{_MARK}(?P<order>-?\d{{10}})", re.DOTALL)
+_NODE = re.compile(rf"(?P<token>[^~]*)(~.*)?{_MARK}(?P<order>-\d{{9,10}}|\d{{10}})", re.DOTALL)
 _MOST_DIGITS = len(str(MAX_NUMBER))
 
 

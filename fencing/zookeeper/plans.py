@@ -433,9 +433,8 @@ class ZooKeeperPlans(ZooKeeperReading):
         freed = [resource for (resource, _), stat in zip(held, answer.value.values, strict=True) if stat is not None]
         if freed:
             logger.warning(
-                "%r frees %d locks that were detached and not adopted, because its session ends with it: %s",
+                "%r frees locks that were detached and not adopted, because its session ends with it: %s",
                 self,
-                len(freed),
                 ", ".join(map(repr, freed)),
             )
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from kazoo.client import KazooClient
 
+from examples.servers import ZooKeeperServer
 from fencing.kernel.effects import Plan, run, run_async
 from fencing.kernel.retry import NoReply
 from fencing.testing.contract import Contract
@@ -14,6 +15,9 @@ from fencing.zookeeper.calls import Ask
 from fencing.zookeeper.coordinator import ZooKeeperCoordinator
 from fencing.zookeeper.coordinator_async import AsyncZooKeeperCoordinator
 from fencing.zookeeper.layout import LOCKS, nodes_of, quoted
+
+ZooKeeperFactory = Callable[..., ZooKeeperServer]
+"""Starts servers of a test's own."""
 
 Lost = Callable[[Ask], str | None]
 """Says what becomes of requests: None: nothing, "request" or "reply": that is lost."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -10,15 +10,12 @@ import pytest
 
 from examples.servers import ServerError, ZooKeeperEnsemble, ZooKeeperServer, start_zookeeper
 from tests.support.fixtures import missing_or_broken
-from tests.support.zookeeper import ZooKeeperSide
+from tests.support.zookeeper import ZooKeeperFactory, ZooKeeperSide
 
 
 @pytest.fixture(autouse=True)
 def _patient_tries(patient_tries: None) -> None:
     """Real servers answer late on a busy machine."""
-
-
-ZooKeeperFactory = Callable[..., ZooKeeperServer]
 
 
 @pytest.fixture

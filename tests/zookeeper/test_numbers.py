@@ -16,8 +16,7 @@ from fencing.kernel.fence import Mark, new_token
 from fencing.testing.base import AsyncScriptedGuard, ScriptedGuard
 from fencing.zookeeper.layout import BASES
 from fencing.zookeeper.plans import took_at_once
-from tests.support.zookeeper import ZooKeeperSide
-from tests.zookeeper.conftest import ZooKeeperFactory
+from tests.support.zookeeper import ZooKeeperFactory, ZooKeeperSide
 
 
 def name() -> str:
