@@ -50,5 +50,5 @@ def set_up_deposits(
         worker.report(lambda: screen.wait(starting))
     pids = ", ".join(f"{name} is process {worker.pid}" for name, worker in workers.items())
     screen.say(f"{pids}; {CHOICES[coordinator].title}, data in PostgreSQL {version(postgres.version)}.", "2")
-    locks = stack.enter_context(CHOICES[coordinator].open(address))
+    locks = stack.enter_context(CHOICES[coordinator].open(address, ttl=ttl))
     return Setting(workers, locks, engine)

@@ -35,9 +35,8 @@ class Reports:
 
 
 class Worker:
-    def __init__(self, name: str, locks: Coordinator, database_url: str, ttl: float) -> None:
+    def __init__(self, name: str, locks: Coordinator, database_url: str) -> None:
         self._name = name
-        self._ttl = ttl
         self._locks = locks
         self._engine = create_engine(database_url)
         self._guard = SQLAlchemyGuard(self._engine)
@@ -46,7 +45,7 @@ class Worker:
     def deposit(self, how: str, resource: str, account: int, amount: int) -> None:
         deposit, show = Deposit(account, amount), Reports()
         guards = [self._guard] if how == "guarded" else []
-        lock = FencedLock(self._locks, resource, ttl=self._ttl, owner=self._name, guards=guards)
+        lock = FencedLock(self._locks, resource, owner=self._name, guards=guards)
         try:
             if how == "lock_only":
                 lock_only(lock, self._engine, deposit, show)
@@ -64,7 +63,7 @@ class Worker:
 
 
 def set_up(address: str, coordinator: str, database: str, ttl: float) -> Callable[..., None]:
-    return Worker(sys.argv[1], CHOICES[coordinator].open(address, ttl=ttl), database, ttl).deposit
+    return Worker(sys.argv[1], CHOICES[coordinator].open(address, ttl=ttl), database).deposit
 
 
 if __name__ == "__main__":

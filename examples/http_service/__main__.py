@@ -55,7 +55,7 @@ def set_up(stack: ExitStack, screen: Screen, recorder: Recorder, options: Option
         worker.report(lambda: screen.wait(starting))
     pids = ", ".join(f"{name} is process {process.pid}" for name, process in processes.items())
     screen.say(f"{pids}; the service is process {service.pid}, at {url}; {choice.title}.", "2")
-    coordinator = stack.enter_context(choice.open(address))
+    coordinator = stack.enter_context(choice.open(address, ttl=options.ttl))
     prefix = names_of_our_own()
     return Director(processes, service, coordinator, engine, recorder, screen, ttl=options.ttl, prefix=prefix)
 

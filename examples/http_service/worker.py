@@ -15,15 +15,14 @@ from storage_guards import HTTPGuard, fenced
 
 
 class Worker:
-    def __init__(self, name: str, locks: Coordinator, service: str, ttl: float) -> None:
+    def __init__(self, name: str, locks: Coordinator, service: str) -> None:
         self._name = name
-        self._ttl = ttl
         self._locks = locks
         self._client = httpx2.Client(base_url=service, timeout=60)
         self._guard = HTTPGuard("/claims", self._client)
 
     def deposit(self, how: str, resource: str, account: int, amount: int) -> None:
-        lock = FencedLock(self._locks, resource, ttl=self._ttl, owner=self._name, guards=[self._guard])
+        lock = FencedLock(self._locks, resource, owner=self._name, guards=[self._guard])
         try:
             for _ in range(3):
                 try:
@@ -64,7 +63,7 @@ def body_of(balance: int) -> Iterator[bytes]:
 
 
 def set_up(coordinator: str, address: str, service: str, ttl: float) -> Callable[..., None]:
-    return Worker(sys.argv[1], CHOICES[coordinator].open(address, ttl=ttl), service, ttl).deposit
+    return Worker(sys.argv[1], CHOICES[coordinator].open(address, ttl=ttl), service).deposit
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ def set_up(stack: ExitStack, screen: Screen, recorder: Recorder, options: Option
         process.report(lambda: screen.wait(starting))
     pids = ", ".join(f"{name} is process {process.pid}" for name, process in processes.items())
     screen.say(f"{pids}; {choice.title}, data in S3 ({s3.source.split(',')[0]}, through HTTP).", "2")
-    coordinator = stack.enter_context(choice.open(address))
+    coordinator = stack.enter_context(choice.open(address, ttl=options.ttl))
     reader = processes.pop("reader")
     prefix = names_of_our_own()
     store = open_store(s3.url, bucket)

@@ -127,7 +127,7 @@ class Director(director.Director):
     def _publish_sunday(self) -> None:
         bodies = {name: b"%d\n" % number for name, number in whole_day(SUNDAY)._asdict().items()}
         if self._act.how == "guarded":
-            lock = FencedLock(self._redis, self._resource, ttl=self._ttl, guards=[self._guard])
+            lock = FencedLock(self._redis, self._resource, guards=[self._guard])
             with lock.hold(timeout=PATIENCE) as lease:
                 self._guard.publish(lease, bodies)
         else:

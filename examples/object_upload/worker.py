@@ -35,9 +35,8 @@ class Reports:
 
 
 class Worker:
-    def __init__(self, name: str, locks: Coordinator, s3_url: str, bucket: str, ttl: float) -> None:
+    def __init__(self, name: str, locks: Coordinator, s3_url: str, bucket: str) -> None:
         self._name = name
-        self._ttl = ttl
         self._locks = locks
         self._store = open_store(s3_url, bucket)
         self._guard = ObjectStoreGuard(self._store)
@@ -46,7 +45,7 @@ class Worker:
     def upload(self, how: str, resource: str, north: int, south: int) -> None:
         day, show = Day(north, south), Reports()
         guards = [self._guard] if how == "guarded" else []
-        lock = FencedLock(self._locks, resource, ttl=self._ttl, owner=self._name, guards=guards)
+        lock = FencedLock(self._locks, resource, owner=self._name, guards=guards)
         try:
             if how == "lock_only":
                 lock_only(lock, self._store, day, show)
@@ -66,7 +65,7 @@ class Worker:
 
 
 def set_up(coordinator: str, address: str, s3: str, bucket: str, ttl: float) -> Callable[..., None]:
-    return Worker(sys.argv[1], CHOICES[coordinator].open(address, ttl=ttl), s3, bucket, ttl).upload
+    return Worker(sys.argv[1], CHOICES[coordinator].open(address, ttl=ttl), s3, bucket).upload
 
 
 if __name__ == "__main__":

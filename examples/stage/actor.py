@@ -30,10 +30,13 @@ class Actor:
         self._coordinator = CHOICES[coordinator].open(address, ttl=ttl, owner=name)
 
     @contextmanager
-    def hold(self, resource: str, *, guarded: bool, renew: bool = True) -> Iterator[Lease]:
-        """Hold the lock, and show how that begins and ends. `guarded`: it also claims in the database."""
+    def hold(self, resource: str, *, guarded: bool, **options: Any) -> Iterator[Lease]:
+        """Hold the lock, and show how that begins and ends. `guarded`: it also claims in the database.
+
+        `options`: those in which this lock differs from the others of the coordinator.
+        """
         guards = [self.guard] if guarded else []
-        lock = FencedLock(self._coordinator, resource, ttl=self.ttl, owner=self.name, guards=guards, renew=renew)
+        lock = FencedLock(self._coordinator, resource, owner=self.name, guards=guards, **options)
         try:
             with lock.hold(timeout=15) as lease:
                 report("acquired", number=lease.fence.number)

@@ -1,5 +1,6 @@
 """The coordinators that a demo can run on. One entry each: how its servers start, and how a process opens it."""
 
+import logging
 import secrets
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -19,6 +20,7 @@ from examples.servers import (
     start_postgres,
     start_redis,
     start_sentinels,
+    start_zookeeper,
 )
 from examples.servers.redis import URL_VARIABLE
 from examples.servers.sentinel import SERVICE
@@ -41,7 +43,9 @@ class Choice(NamedTuple):
     start_servers: Callable[[ExitStack], str]
     """Start its servers, which the stack removes again, and return their address: a text."""
     open: Callable[..., Coordinator]
-    """Return the coordinator at an address; with the options of locks."""
+    """Return the coordinator at an address; with the options of locks, which include the ttl of all of them."""
+    lets_expire: bool = True
+    """Whether a lock can be held without being renewed."""
 
     def start(self, stack: ExitStack) -> str:
         """Start its servers, and return their address; raises MissingTool where a package is missing."""
@@ -101,6 +105,10 @@ def _start_etcd(stack: ExitStack) -> str:
     return stack.enter_context(start_etcd()).url
 
 
+def _start_zookeeper(stack: ExitStack) -> str:
+    return stack.enter_context(start_zookeeper()).hosts
+
+
 def _with_tables(url: str) -> str:
     with _open_sql(url) as coordinator:
         coordinator.create_tables()
@@ -142,6 +150,15 @@ def _open_etcd(address: str, **options: Any) -> Any:
     return EtcdCoordinator([address], **options)
 
 
+def _open_zookeeper(address: str, **options: Any) -> Any:
+    from kazoo.client import KazooClient  # likewise
+
+    from fencing import ZooKeeperCoordinator
+
+    logging.getLogger("kazoo").addHandler(logging.NullHandler())  # or else its warnings are written over the screen
+    return ZooKeeperCoordinator(KazooClient(address), **options)
+
+
 def _joined(addresses: list[tuple[str, int]]) -> str:
     return ",".join(f"{host}:{port}" for host, port in addresses)
 
@@ -158,8 +175,12 @@ CHOICES: Mapping[str, Choice] = {
     "postgresql": Choice("locks in PostgreSQL", _start_postgresql, _open_sql),
     "mariadb": Choice("locks in MariaDB", _start_mariadb, _open_sql),
     "etcd": Choice("locks in etcd", _start_etcd, _open_etcd),
+    "zookeeper": Choice("locks in ZooKeeper", _start_zookeeper, _open_zookeeper, lets_expire=False),
     "sqlite": Choice("locks in SQLite", _start_sqlite, _open_sql),
 }
+
+EXPIRING = tuple(name for name, choice in CHOICES.items() if choice.lets_expire)
+"""The choices for an act that lets a lock expire whose holder is at work."""
 
 
 def names_of_our_own() -> str:

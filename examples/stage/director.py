@@ -64,7 +64,7 @@ class Director(ABC):
     def _begin(self, act: Act, resource: str) -> None:
         self._act = act
         self._resource = f"{self._prefix}{resource}"
-        self._lock = FencedLock(self._redis, self._resource, ttl=self._ttl)
+        self._lock = FencedLock(self._redis, self._resource)
         self._leases: dict[str, Event] = {}
         self._names: dict[int, str] = {}
         self._fences: dict[str, dict[str, Any]] = {}
@@ -112,7 +112,7 @@ class Director(ABC):
         if not hasattr(self._redis, "create_tables"):  # its servers answer others, or the act is about those
             return True
         try:
-            with FencedLock(self._redis, f"{self._resource}:another", ttl=self._ttl).hold(timeout=0.3):
+            with FencedLock(self._redis, f"{self._resource}:another").hold(timeout=0.3):
                 return True
         except CoordinatorUnavailable:
             return False

@@ -233,7 +233,7 @@ class Tale(Story[Result]):
         screen.say(
             ", ".join(f"{name} is process {worker.pid}" for name, worker in workers.items()) + f"; {choice.title}.", "2"
         )
-        coordinator = stack.enter_context(choice.open(address))
+        coordinator = stack.enter_context(choice.open(address, ttl=options.ttl))
         prefix = names_of_our_own()
         return Scene(
             self, database, address, hire, workers, coordinator, guard, recorder, screen, options=options, prefix=prefix

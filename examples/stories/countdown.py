@@ -13,8 +13,7 @@ WRITE = "UPDATE amount SET number = %s WHERE act = %s"
 
 def take(actor: Actor, resource: str, act: str, part: int, guarded: bool, ttl: float, renew: bool) -> None:
     """Read the number under a lock, and write what is left of it."""
-    actor.ttl = ttl
-    with actor.hold(resource, guarded=guarded, renew=renew) as lease:
+    with actor.hold(resource, guarded=guarded, ttl=ttl, renew=renew) as lease:
         [number] = actor.connection.execute(READ, [act]).fetchone() or [0]
         actor.show("read", f"reads {number}", source="data")
         actor.wait()

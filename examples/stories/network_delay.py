@@ -6,6 +6,7 @@ from typing import Any
 
 from examples.drawing.events import Lane
 from examples.servers.proxy import Proxy
+from examples.stage.coordinators import EXPIRING
 from examples.stage.director import Act
 from examples.stage.tale import Result, Scene, perform
 from examples.stories.countdown import Countdown, lanes
@@ -16,6 +17,7 @@ class NetworkDelay(Countdown):
     TITLE = "A write leaves in time and arrives late"
     ABOUT = __doc__ or ""
     LANES = lanes("sells", "STOCK (PostgreSQL)", Lane("network", "NETWORK"))
+    COORDINATORS = EXPIRING
     RENEWED = False
     ACTS = (
         Act("1", "only a lock", "plain", fenced=False, resumes_early=False, harms=True),

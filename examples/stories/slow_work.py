@@ -9,6 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from examples.drawing.events import Lane
 from examples.stage.actor import Actor
+from examples.stage.coordinators import EXPIRING
 from examples.stage.director import Act
 from examples.stage.tale import Result, Scene, Tale, perform
 
@@ -65,6 +66,7 @@ class SlowWork(Tale):
         Lane("B", "TRADING CENTRE B", 2),
         Lane("data", "BOOKINGS"),
     )
+    COORDINATORS = EXPIRING
     HEAD = ("Orders", "Booked")
     TABLES = "CREATE TABLE bookings (act text, centre text, price integer)"
     ACTS = (

@@ -12,11 +12,13 @@ from kazoo.protocol.serialization import (
     Create2,
     Delete,
     Exists,
+    GetChildren,
     GetChildren2,
     GetData,
     SetData,
     Sync,
     Transaction,
+    write_string,
 )
 
 EPHEMERAL, SEQUENTIAL, CONTAINER = 1, 2, 4
@@ -29,6 +31,16 @@ class CreateContainer(Create2):  # type: ignore[misc] # kazoo has no types
     """The request to create a container, which the servers delete some time after its last child. 3.6 and later."""
 
     type = 19
+
+
+class Ephemerals(GetChildren):  # type: ignore[misc]
+    """The request for the paths of all nodes that the session has. 3.6 and later. The reply is as one of children."""
+
+    type = 103
+
+    def serialize(self) -> bytearray:
+        """Return it as it is sent."""
+        return bytearray(write_string(self.path))
 
 
 class Reply(NamedTuple):
@@ -115,6 +127,11 @@ def exists(path: str) -> Any:
 def children(path: str) -> Any:
     """Return the request for the names of all children, and the stat."""
     return GetChildren2(path, None)
+
+
+def ephemerals() -> Any:
+    """Return the request for the paths of all nodes that the session has."""
+    return Ephemerals("/", None)
 
 
 def sync(path: str) -> Any:

@@ -25,7 +25,8 @@ class ZooKeeperBackend(ZooKeeperPlans):
     def __init__(self, client: KazooClient, seconds: float, *, clock_floor: bool) -> None:
         self.clock_floor = check_flag(clock_floor, "clock_floor")
         self.session_seconds = seconds
-        self._client = Client(client, seconds, call_weakly(WeakMethod(self.session_is_over)))
+        over, unused = call_weakly(WeakMethod(self.session_is_over)), call_weakly(WeakMethod(self.unused_of), ())
+        self._client = Client(client, seconds, over, unused)
         self.root, self.acl = self._client.root, self._client.acl
         self.address = self.location = self._client.address
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from typing import Any, Protocol
 
 from fencing.kernel.effects import Plan, Sleep
@@ -20,6 +20,9 @@ class KeepsPlaces(Protocol):
 
     @property
     def clock(self) -> Callable[[], float]: ...
+
+    @property
+    def tokens_in_use(self) -> MutableMapping[str, Any]: ...
 
     def plan_release(self, grant: Fence, settings: Settings, *, deadline: float) -> Plan[bool]: ...
 
@@ -40,6 +43,7 @@ class ZooKeeperPlace:
         self.path, self.session, self.ahead = "", 0, ""
         self.is_woken = False
         self.watch: Any = Watch()
+        plans.tokens_in_use[token] = self
         self._failures = 0
 
     def lose(self) -> None:

@@ -111,6 +111,11 @@ class ZooKeeperPlans(ZooKeeperReading):
         return WeakValueDictionary()
 
     @cached_property
+    def tokens_in_use(self) -> WeakValueDictionary[str, ZooKeeperPlace]:
+        """The places of those who wait for a lock or ask for one, by their tokens."""
+        return WeakValueDictionary()
+
+    @cached_property
     def held_nodes(self) -> dict[str, tuple[str, str]]:
         """The resource and the node of each lock that this process was granted and has not released, by its token."""
         return {}
@@ -120,6 +125,15 @@ class ZooKeeperPlans(ZooKeeperReading):
         for grant in self.held():
             if grant.kept.session == session:
                 grant.lose("gone", OVER)
+
+    def unused_of(self, paths: Sequence[str]) -> list[str]:
+        """Return those of the session's nodes that nobody here uses. Any thread may call it."""
+        return [
+            path
+            for path in paths
+            for node in nodes_of([path.rpartition("/")[2]])
+            if node.token not in self.held_nodes and node.token not in self.tokens_in_use
+        ]
 
     # Acquire
 
@@ -315,6 +329,7 @@ class ZooKeeperPlans(ZooKeeperReading):
     ) -> Plan[Grant | None]:
         """Delete the first node of the queue, and create one of this session at its place, in one transaction."""
         parent = self.root + queue_of(resource)
+        _asking = ZooKeeperPlace(self, resource, token, settings)  # while it lives, its node is in use
         for _ in range(MOST_RACES):
             numbers = yield from self.plan_base(resource, settings, floor, deadline)
             answer = yield from self.plan_ask(resource, settings, deadline, sync(parent), children(parent))

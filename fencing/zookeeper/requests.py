@@ -104,6 +104,8 @@ class ZooKeeperRequests(Backend):
         missing = [create(path, b"", self.acl) for path, stat in zip(paths, seen.value.values, strict=True) if not stat]
         if queue:
             missing.append(create_container(queue, self.acl) if self.has_containers else create(queue, b"", self.acl))
+        if not missing:  # another client has just created them
+            return
         made = yield from self.plan_ask(resource, settings, deadline, *missing)
         if is_missing(made.value.values[0]) and self.root:
             raise CoordinatorUnavailable(

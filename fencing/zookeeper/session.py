@@ -71,6 +71,7 @@ class Session(KazooClient):  # type: ignore[misc]
         has_ended: whether kazoo has given up, so that another session must be made.
         failure: why, if kazoo has failed; None: the log-in failed, or the session was ended.
         settled: is set while it is connected, and when it has ended.
+        again: is called with it when it is connected again, in kazoo's thread. It must not block.
     """
 
     def __init__(self, like: KazooClient, seconds: float, over: Callable[[int], object]) -> None:
@@ -115,6 +116,8 @@ class Session(KazooClient):  # type: ignore[misc]
         self.settled: Any = self.handler.event_object()
         self.waiting: set[Callable[[], object]] = set()
         """What is called when it is settled. Another thread does."""
+        self.again: Callable[[Session], object] | None = None
+        self._connected_id: int | None = None
         self.add_listener(self._on_state)
 
     def connected_at(self, sent_at: float, kept_ms: int) -> None:
@@ -125,13 +128,16 @@ class Session(KazooClient):  # type: ignore[misc]
     def _on_state(self, state: str) -> None:
         if state == KazooState.CONNECTED:
             self.away_since = None
-            return self.settle()
+            self.settle()
+            if self._session_id == self._connected_id and self.again is not None:
+                self.again(self)
+            self._connected_id = self._session_id
+            return
         if self.away_since is None:
             self.away_since = process.now()
         self.settled.clear()
         if state == KazooState.LOST and self._session_id and not self.is_ending:
             self._over(self._session_id)
-        return None
 
     def settle(self) -> None:
         """Have those go on that wait for a connection."""

@@ -36,6 +36,7 @@ from fencing.kernel.helping import Helpers, Overdue
 from fencing.kernel.retry import NoReply
 from fencing.kernel.workers import DaemonThread
 from fencing.zookeeper.calls import Ask, Reply, Wait, is_missing
+from fencing.zookeeper.leftovers import Unused, sweep
 from fencing.zookeeper.session import Session
 from fencing.zookeeper.waiters import Watch
 
@@ -80,10 +81,11 @@ class Sessions:
         like: the user's client, of which only the settings are used.
         seconds: the time-out of the session.
         over: is called when a session is over, with its id.
+        unused: says which of these nodes of the session nobody uses.
     """
 
-    def __init__(self, like: KazooClient, seconds: float, over: Callable[[int], object]) -> None:
-        self._like, self._seconds, self._over = like, seconds, over
+    def __init__(self, like: KazooClient, seconds: float, over: Callable[[int], object], unused: Unused) -> None:
+        self._like, self._seconds, self._over, self._unused = like, seconds, over, unused
         self.root: str = like.chroot
         self.acl: Any = like.default_acl or OPEN_ACL_UNSAFE
         self.address = ",".join(f"{host}:{port}" for host, port in like.hosts) + like.chroot
@@ -104,6 +106,7 @@ class Sessions:
             self._session = session = None
         if session is None:
             session = Session(self._like, self._seconds, self._over)
+            session.again = partial(sweep, unused=self._unused)
             self._session = session
             weakref.finalize(self, _stop_later, session).atexit = False
             session.start_async()
@@ -200,13 +203,12 @@ class Sessions:
             return True
 
 
-def call_weakly(method: weakref.WeakMethod[Callable[[int], object]]) -> Callable[[int], None]:
+def call_weakly(method: weakref.WeakMethod[Callable[[Any], Any]], otherwise: Any = None) -> Callable[[Any], Any]:
     """Return a function that calls a method while its object is alive: kazoo's thread must not keep a backend."""
 
-    def call(session: int) -> None:
+    def call(argument: Any) -> Any:
         found = method()
-        if found is not None:
-            found(session)
+        return otherwise if found is None else found(argument)
 
     return call
 

@@ -132,6 +132,13 @@ def test_a_coordinator_that_a_demo_does_not_take(capsys: pytest.CaptureFixture[s
     assert "argument --coordinator: invalid choice: 'sqlite'" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["network_delay", "slow_work"])
+def test_a_lock_that_is_always_renewed_does_not_expire_in_a_demo(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        perform(story(name), ["--coordinator", "zookeeper"])
+    assert "argument --coordinator: invalid choice: 'zookeeper'" in capsys.readouterr().err
+
+
 def test_a_coordinator_whose_package_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sqlalchemy", None)  # as if it were missing
     with ExitStack() as stack, pytest.raises(MissingTool, match="locks in SQLite need the Python package sqlalchemy"):
@@ -158,10 +165,10 @@ def test_an_act_without_its_tool_is_left_out(tmp_path: Path, capsys: pytest.Capt
     [
         *(("examples.gc_pause", coordinator) for coordinator in CHOICES if coordinator != "redis"),
         *(("examples.stories.network_delay", coordinator) for coordinator in ("cluster", "postgresql")),
-        *(("examples.stories.hot_standby", coordinator) for coordinator in ("redlock", "sqlite")),
+        *(("examples.stories.hot_standby", coordinator) for coordinator in ("redlock", "sqlite", "zookeeper")),
         ("examples.stories.slow_work", "sentinel"),
-        ("examples.object_upload", "sqlite"),
-        ("examples.http_service", "sqlite"),
+        *(("examples.object_upload", coordinator) for coordinator in ("sqlite", "zookeeper")),
+        *(("examples.http_service", coordinator) for coordinator in ("sqlite", "zookeeper")),
     ],
 )
 def test_on_another_coordinator(

@@ -15,15 +15,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kazoo.client import KazooClient
 
 from fencing import (
     AsyncEtcdCoordinator,
     AsyncMemoryCoordinator,
+    AsyncZooKeeperCoordinator,
     EtcdCoordinator,
     Fence,
     LockTable,
     MemoryCoordinator,
     StaleFence,
+    ZooKeeperCoordinator,
     hold_all,
 )
 from storage_guards import AsyncMemoryGuard, MemoryGuard
@@ -103,6 +106,18 @@ def on_etcd(request: pytest.FixtureRequest, side: Side, path: Path) -> Made:
     return make
 
 
+def on_zookeeper(request: pytest.FixtureRequest, side: Side, path: Path) -> Made:
+    server = request.getfixturevalue("zookeeper_server")
+
+    def make() -> Any:
+        kind = AsyncZooKeeperCoordinator if side.asynchronous else ZooKeeperCoordinator
+        coordinator = kind(KazooClient(server.hosts))
+        side.made.append(coordinator)
+        return coordinator
+
+    return make
+
+
 def in_memory(request: pytest.FixtureRequest, side: Side, path: Path) -> Made:
     table = LockTable()
 
@@ -122,6 +137,7 @@ KINDS = {
     "mariadb": on_mariadb,
     "sqlite": on_sqlite,
     "etcd": on_etcd,
+    "zookeeper": on_zookeeper,
     "memory": in_memory,
 }
 OFTEN = {("redis", "postgres"), ("sqlite", "memory")}

@@ -56,7 +56,7 @@ ETCD_DATA = tuple(f"fencing.etcd.{name}" for name in ("calls", "layout", "leases
 ETCD_PLANS = tuple(f"fencing.etcd.{name}" for name in ("requests", "reading", "keeping", "place"))
 ZOOKEEPER_DATA = tuple(f"fencing.zookeeper.{name}" for name in ("calls", "layout", "waiters"))
 ZOOKEEPER_SESSION = tuple(
-    f"fencing.zookeeper.{name}" for name in ("calls", "touches", "waiters", "session", "sessions")
+    f"fencing.zookeeper.{name}" for name in ("calls", "leftovers", "touches", "waiters", "session", "sessions")
 )
 HTTP_CLIENT = tuple(f"storage_guards.http.{name}" for name in ("base", "guard", "guard_async", "fenced"))
 
@@ -161,6 +161,7 @@ ROOMS = {
     "fencing.zookeeper": Room((KERNEL, LOCKS), ("kazoo",)),
     "fencing.zookeeper.calls": Room((), ("kazoo",)),
     "fencing.zookeeper.layout": Room((KERNEL,)),
+    "fencing.zookeeper.leftovers": Room(("fencing.zookeeper.calls",)),
     "fencing.zookeeper.touches": Room(),
     "fencing.zookeeper.waiters": Room(),
     "fencing.zookeeper.requests": Room((KERNEL, LOCKS, *ZOOKEEPER_DATA)),

@@ -276,6 +276,13 @@ REFUSED = {
         TWO_HOLDERS,
         [fault(f"keep {N}"), fault("flush others"), acquired(1, 1), acquired(2, 2), held(3, 1), held(4, 2)],
     ),
+    **{
+        f"two leases under the fault {kind!r} of a leader": (
+            TWO_HOLDERS,
+            [fault(f"{kind} {N}"), acquired(1, 1), acquired(2, 2), held(3, 1), held(4, 2)],
+        )
+        for kind in ("kill leader", "partition")
+    },
     "a last write that nobody made": (BROKEN, [final("x", 1)]),
     "a write that has read one that nobody made": (BROKEN, [write(2, "a", "x"), final("a", 1)]),
     "a value that does not fit": (BROKEN, [write(2, "a", ""), final("a", 2)]),

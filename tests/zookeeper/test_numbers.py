@@ -8,15 +8,22 @@ from functools import partial
 
 import pytest
 from kazoo.client import KazooClient
+from kazoo.protocol.serialization import Exists
 from kazoo.protocol.states import ZnodeStat
 
 from examples.servers import ZooKeeperServer
-from fencing import CoordinatorUnavailable, LeaseLost
+from fencing import CoordinatorUnavailable, LeaseLost, ZooKeeperCoordinator
 from fencing.kernel.fence import Mark, new_token
 from fencing.testing.base import AsyncScriptedGuard, ScriptedGuard
+from fencing.zookeeper.calls import Ask
 from fencing.zookeeper.layout import BASES
 from fencing.zookeeper.plans import took_at_once
+<<<<<<< HEAD
 from tests.support.zookeeper import ZooKeeperFactory, ZooKeeperSide
+=======
+from tests.support.zookeeper import ZooKeeperSide, with_faults
+from tests.zookeeper.conftest import ZooKeeperFactory
+>>>>>>> 1b9c1b83ea7d2906f3791c5e9b402bb49addd832
 
 
 def name() -> str:
@@ -130,3 +137,21 @@ def test_a_base_that_is_no_number_is_said_so(side: ZooKeeperSide, fresh_zookeepe
     client.stop()
     client.close()
     side.call(coordinator.close)
+
+
+def test_two_may_be_the_first_at_once(side: ZooKeeperSide) -> None:
+    """Another client creates what all locks share, while this one looks for what is missing."""
+    root = f"/{new_token()}"
+    side.client.create(root)
+    first = side.coordinator(client=KazooClient(side.hosts + root))
+    second = ZooKeeperCoordinator(KazooClient(side.hosts + root))
+
+    def create_meanwhile(ask: Ask) -> None:
+        if any(isinstance(request, Exists) for request in ask.requests):
+            faults.lost = lambda _: None
+            second.acquire(name(), timeout=30).release()
+
+    faults = with_faults(first)
+    faults.lost = create_meanwhile
+    with second:
+        assert side.call(side.call(first.acquire, name(), timeout=30).release)

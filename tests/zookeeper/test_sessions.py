@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
+from kazoo.security import OPEN_ACL_UNSAFE
 
 from examples.servers import ZooKeeperServer
 from examples.servers.proxy import Proxy
 from fencing import CoordinatorUnavailable, LeaseLost
 from fencing.kernel.effects import run, run_async
 from fencing.kernel.fence import new_token
-from fencing.zookeeper.layout import LOCKS, quoted
+from fencing.zookeeper.calls import EPHEMERAL, SEQUENTIAL, create
+from fencing.zookeeper.layout import LOCKS, Record, place_of, queue_of, quoted
 from tests.support.zookeeper import ZooKeeperFactory, ZooKeeperSide, end_session
 
 
@@ -189,3 +192,36 @@ def test_the_closing_warns_of_what_nobody_adopted(side: ZooKeeperSide, caplog: p
     side.call(adopted.renew)
     assert side.call(adopted.release)
     assert [side.queue(each) for each in names] == [[], [], []]
+
+
+def test_a_node_that_comes_back_is_deleted_when_the_session_is_connected_again(
+    side: ZooKeeperSide, zookeeper_server: ZooKeeperServer
+) -> None:
+    """A restored snapshot may have it, and the session, too. Nobody else can end it. What is used stays."""
+    with Proxy(zookeeper_server.host, zookeeper_server.port) as proxy:
+        coordinator = side.coordinator(client=KazooClient(f"{proxy.host}:{proxy.port}"), ttl=30.0)
+        kept = side.call(coordinator.acquire, name(), timeout=10)
+        fence = side.call(side.call(coordinator.acquire, name(), timeout=10).detach)
+        granted: list[Any] = []
+        waiter = threading.Thread(
+            target=lambda: granted.append(side.call(coordinator.acquire, kept.fence.resource, timeout=60))
+        )
+        waiter.start()
+        side.wait_until(lambda: coordinator._backend.is_waited_for(kept.fence.resource))
+        queue = side.queue(kept.fence.resource)
+        assert len(queue) == 2
+        back, session = name(), session_of(coordinator)
+        for request in (
+            create(queue_of(back), b"", OPEN_ACL_UNSAFE),
+            create(place_of(back, new_token()), Record(1, "A").data, OPEN_ACL_UNSAFE, EPHEMERAL | SEQUENTIAL),
+        ):
+            session.send(request).get(timeout=10)
+        proxy.cut()
+        side.wait_until(lambda: not side.queue(back), seconds=20)
+        assert side.queue(kept.fence.resource) == queue
+        side.call(kept.renew)
+        assert side.call(kept.release)
+        waiter.join(30)
+        assert side.call(granted[0].release)
+        assert side.call(side.call(coordinator.adopt, fence).release)
+        side.call(coordinator.close)

@@ -9,7 +9,16 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from tests.torture.faults import connections, databases, etcd, failovers, redis, space, workers  # noqa: F401 - they register
+from tests.torture.faults import (  # noqa: F401 - they register
+    connections,
+    databases,
+    etcd,
+    failovers,
+    redis,
+    space,
+    workers,
+    zookeeper,
+)
 from tests.torture.faults.base import FAULTS, Fault, Strike
 from tests.torture.services import Services
 

@@ -7,7 +7,7 @@ import redis
 from tests.support.servers import Loss, Proxy
 from tests.torture.faults.base import Strike, fault
 
-PROXIED = ("redis", "redis-data", "redlock", "postgresql", "mariadb", "etcd", "s3", "gcs", "azure", "http")
+PROXIED = ("redis", "redis-data", "redlock", "postgresql", "mariadb", "etcd", "zookeeper", "s3", "gcs", "azure", "http")
 LONGEST_SILENCE = 0.5
 LONGEST_DELIVERY = 5.0
 DRIP_SECONDS = 0.02
@@ -49,7 +49,7 @@ def silence(strike: Strike) -> None:
     strike.after(min(strike.seconds, LONGEST_SILENCE), proxy.restore)
 
 
-@fault("keep", "redis", "redlock", "postgresql", "etcd", "http", weight=2, is_alone=False)
+@fault("keep", "redis", "redlock", "postgresql", "etcd", "zookeeper", "http", weight=2, is_alone=False)
 def hold_back(strike: Strike) -> None:
     """Keep what a few connections send, and deliver it later: their clients have gone on over new ones."""
     proxy, late = _proxy(strike), strike.service.late
@@ -70,7 +70,7 @@ def _deliver(kept: list[Loss]) -> None:
             pass  # another fault has stopped the server
 
 
-@fault("drip", "redis", "redis-data", "redlock", "postgresql", "etcd", is_alone=False)
+@fault("drip", "redis", "redis-data", "redlock", "postgresql", "etcd", "zookeeper", is_alone=False)
 def drip(strike: Strike) -> None:
     """Pass one byte at a time: of requests, of replies, or of both. No attempt comes to its end meanwhile."""
     _drip(strike, 4 * strike.seconds)

@@ -20,13 +20,14 @@ from tests.torture.services.redis import Redis, RedisData
 from tests.torture.services.redlock import Redlock
 from tests.torture.services.sentinel import Sentinel
 from tests.torture.services.sqlite import SQLite
+from tests.torture.services.zookeeper import ZooKeeper
 
 __all__ = ["KINDS", "Place", "Service", "Services", "at_hand", "places_on"]
 
 KINDS: dict[str, type[Service]] = {
     kind.name: kind
     for kind in (
-        *(Redis, Sentinel, Cluster, Redlock, PostgreSQL, MariaDB, SQLite, Etcd),
+        *(Redis, Sentinel, Cluster, Redlock, PostgreSQL, MariaDB, SQLite, Etcd, ZooKeeper),
         *(RedisData, Files, S3, GCS, Azure, HTTP),
     )
 }
