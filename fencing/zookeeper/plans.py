@@ -239,9 +239,14 @@ class ZooKeeperPlans(ZooKeeperReading):
         data = self._record(numbers, settings) if tries else Record(None, settings.owner_label).data
         making = create(self.root + place_of(resource, token), data, self.acl, EPHEMERAL | SEQUENTIAL)
         first = (making, children(parent), *([exists(f"{self.root}{BASES}/{numbers.log.base}")] if tries else []))
-        answer = yield from self.plan_ask(resource, settings, deadline, *first, may_take=token)
+        answer = yield from self.plan_ask(resource, settings, deadline, *first, may_take=token, keeps_refusals=True)
         reply: Reply = answer.value
         made, found, *base = reply.values
+        refusals = [value for value in reply.values if isinstance(value, CoordinatorUnavailable)]
+        if refusals:
+            if made is not refusals[0] and not is_missing(made):  # nobody without the right to look could find it later
+                yield from self._plan_delete(place, [made[0]], deadline)
+            raise refusals[0]
         if is_missing(made):
             yield from self.plan_make_parents(resource, settings, deadline, parent)
             return None

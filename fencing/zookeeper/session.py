@@ -3,19 +3,39 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 from kazoo.client import KazooClient
 from kazoo.protocol.connection import ConnectionHandler
-from kazoo.protocol.serialization import Connect
+from kazoo.protocol.serialization import Connect, Exists
 from kazoo.protocol.states import KazooState
 
 from fencing.kernel import process
 from fencing.zookeeper.touches import Touches
+from fencing.zookeeper.waiters import Watch
 
 RECONNECT = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0}
 """How kazoo connects again: for ever, at least once a second. Its own default goes up to an hour."""
+
+
+class Watching(Exists):  # type: ignore[misc] # kazoo has no types
+    """The request that asks for a node, and has kazoo call ``watcher`` when that changes."""
+
+    watch: Watch
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether its waiter does not wait for it any more."""
+        return self.watch.wake is not self.watcher
+
+
+def watching(watch: Watch) -> Watching:
+    """Return the request of a watch."""
+    request = Watching(watch.path, watch.wake)
+    request.watch = watch
+    return request
 
 
 class _Connection(ConnectionHandler):  # type: ignore[misc] # kazoo has no types
@@ -34,6 +54,20 @@ class _Connection(ConnectionHandler):  # type: ignore[misc] # kazoo has no types
         self.client.touches.sent()
         super()._submit(request, timeout, xid)
 
+    def _read_response(self, header: Any, buffer: Any, offset: int) -> Any:
+        """Forget a watch whose waiter has left before this reply: kazoo would keep it until its node changes."""
+        pending = self.client._pending
+        request = pending[0][0] if pending else None
+        said = super()._read_response(header, buffer, offset)
+        if isinstance(request, Watching) and request.is_given_up:
+            self.client.forget_watch(request.path, request.watcher)
+        return said
+
+    def _authenticate_with_sasl(self, host: Any, timeout: float) -> None:
+        self.client.is_logging_in = True
+        super()._authenticate_with_sasl(host, timeout)
+        self.client.is_logging_in = False
+
     def zk_loop(self) -> None:
         """Note when kazoo gives up for good: a log-in failed, or a setting is wrong."""
         try:
@@ -46,7 +80,13 @@ class _Connection(ConnectionHandler):  # type: ignore[misc] # kazoo has no types
 
     def _connect(self, host: Any, hostip: Any, port: Any) -> Any:
         """Send pings twice as often as kazoo does, so that a grant after an idle time has more of its session left."""
-        read_timeout, connect_timeout = super()._connect(host, hostip, port)
+        client = self.client
+        try:
+            read_timeout, connect_timeout = super()._connect(host, hostip, port)
+        except Exception as error:
+            client.refused_with = str(error)
+            raise
+        client.refused_with = ""
         return read_timeout / 2, connect_timeout
 
 
@@ -62,6 +102,9 @@ class Session(KazooClient):  # type: ignore[misc]
         kept_ms: for how long the server keeps the session, in milliseconds; 0: it was not connected yet.
         has_ended: whether kazoo has given up, so that another session must be made.
         failure: why, if kazoo has failed; None: the log-in failed, or the session was ended.
+        refused_with: what came of the last attempt to connect; empty: it has succeeded, or there was none.
+        is_logging_in: whether the last log-in with SASL was not answered.
+        finalizer: ends it, at the latest when its coordinator is collected.
         settled: is set while it is connected, and when it has ended.
     """
 
@@ -98,6 +141,9 @@ class Session(KazooClient):  # type: ignore[misc]
         self.is_ending = False
         self.has_ended = False
         self.failure: Exception | None = None
+        self.refused_with = ""
+        self.is_logging_in = False
+        self.finalizer: weakref.finalize[..., Any] | None = None
         self.settled: Any = self.handler.event_object()
         self.waiting: set[Callable[[], object]] = set()
         """What is called when it is settled. Another thread does."""
