@@ -112,18 +112,20 @@ def find_zookeeper() -> ZooKeeperBinary | None:
     return ZooKeeperBinary(java, ":".join(map(str, jars)))
 
 
-def start_zookeeper(*, settings: dict[str, Any] | None = None, own: bool = False) -> ZooKeeperServer:
+def start_zookeeper(
+    *, settings: dict[str, Any] | None = None, own: bool = False, java: Sequence[str] = ()
+) -> ZooKeeperServer:
     """Start a ZooKeeper, or find the one that FENCING_TEST_ZOOKEEPER_HOSTS names; raises ServerError without any.
 
-    `settings`: of its configuration file. `own`: never the external server.
+    `settings`: of its configuration file. `own`: never the external server. `java`: more arguments for Java.
     """
     hosts = named_by(HOSTS_VARIABLE)
-    if hosts and not (own or settings):
+    if hosts and not (own or settings or java):
         return _ready(ZooKeeperServer(hosts, ExternalHost(HOSTS_VARIABLE), HOSTS_VARIABLE))
 
     def start(source: str) -> ZooKeeperServer | None:
         binary = find_zookeeper()
-        return _ready(_start(binary, settings or {})) if binary and source == "path" else None
+        return _ready(_start(binary, settings or {}, java=java)) if binary and source == "path" else None
 
     return start_first(start, None, _REFUSAL)
 
@@ -195,9 +197,11 @@ def _ready(server: ZooKeeperServer) -> ZooKeeperServer:
 
 
 class ZooKeeperEnsemble:
-    """Three members, each of which reaches each other one through proxies."""
+    """Three members, each of which reaches each other one through proxies. `started`: how many of them run."""
 
-    def __init__(self, stack: ExitStack, settings: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, stack: ExitStack, settings: dict[str, Any] | None = None, java: Sequence[str] = (), started: int = 3
+    ) -> None:
         binary = find_zookeeper()
         if binary is None:
             raise ServerError(_REFUSAL)
@@ -216,14 +220,14 @@ class ZooKeeperEnsemble:
                         stack.enter_context(Proxy("127.0.0.1", port)) for port in others[other]
                     ]
         self.members: list[ZooKeeperServer] = []
-        for number, own in enumerate(ports, 1):
+        for number, own in enumerate(ports[:started], 1):
             peers = {
                 f"server.{each}": f"127.0.0.1:{others[port][0]}:{others[port][1]}"
                 if port == own
                 else "127.0.0.1:" + ":".join(str(proxy.port) for proxy in self._proxies[own, port])
                 for each, port in enumerate(ports, 1)
             }
-            member = _start(binary, {**(settings or {}), **peers}, own, number)
+            member = _start(binary, {**(settings or {}), **peers}, own, number, java)
             self.members.append(stack.enter_context(member))
         for each in self.members:
             _ready(each)

@@ -68,6 +68,8 @@ class Ask(NamedTuple):
     requests: tuple[Any, ...]
     timeout: float
     is_release: bool = False
+    keeps_refusals: bool = False
+    """Whether a request that the user has no right to make has its error as its value."""
 
 
 class Wait(NamedTuple):

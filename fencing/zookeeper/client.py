@@ -7,10 +7,10 @@ from functools import partial
 from typing import Any
 
 from fencing.kernel import process
-from fencing.kernel.retry import LEAST_SECONDS, NoReply
+from fencing.kernel.retry import LEAST_SECONDS
 from fencing.zookeeper.calls import Ask, Leave, Reply, Wait
-from fencing.zookeeper.session import Session
-from fencing.zookeeper.sessions import Sessions, watching
+from fencing.zookeeper.session import Session, watching
+from fencing.zookeeper.sessions import Sessions
 from fencing.zookeeper.waiters import Watch
 
 
@@ -39,8 +39,8 @@ class Client(Sessions):
         results = self.send(session, ask)
         for result in results:
             if not result.wait(max(until - time.monotonic(), LEAST_SECONDS)):
-                raise NoReply(TimeoutError(f"no reply within {ask.timeout:.3g} s"), may_have_run=True)
-        return self.reply_of(session, results, sent_at)
+                raise self.no_reply(session, ask.timeout)
+        return self.reply_of(session, ask, results, sent_at)
 
     def _wait_for_connection(self, session: Session, seconds: float) -> None:
         if not session.connected:
@@ -53,10 +53,10 @@ class Client(Sessions):
         woken = session.handler.event_object()
         self.end_watch(watch)
         self._wait_for_connection(session, wait.seconds)
-        wake = watch.wake = partial(_set, woken)
+        watch.wake = partial(_set, woken)
         watch.path = wait.path
         try:
-            result = session.send(watching(wait.path, wake))
+            result = session.send(watching(watch))
             if not result.wait(max(until - time.monotonic(), LEAST_SECONDS)):
                 return False
             if self.is_gone(result):

@@ -9,10 +9,10 @@ from typing import Any
 
 from fencing.kernel import process
 from fencing.kernel.effects import finish
-from fencing.kernel.retry import LEAST_SECONDS, NoReply
+from fencing.kernel.retry import LEAST_SECONDS
 from fencing.zookeeper.calls import Ask, Leave, Reply, Wait
-from fencing.zookeeper.session import Session
-from fencing.zookeeper.sessions import Sessions, watching
+from fencing.zookeeper.session import Session, watching
+from fencing.zookeeper.sessions import Sessions
 from fencing.zookeeper.waiters import Watch
 
 
@@ -45,8 +45,8 @@ class AsyncClient(Sessions):
                     if not result.ready():
                         await _called(result)
         except TimeoutError as error:
-            raise NoReply(TimeoutError(f"no reply within {ask.timeout:.3g} s"), may_have_run=True) from error
-        return self.reply_of(session, results, sent_at)
+            raise self.no_reply(session, ask.timeout) from error
+        return self.reply_of(session, ask, results, sent_at)
 
     async def _wait_for_connection(self, session: Session, seconds: float) -> None:
         if not session.connected:
@@ -71,9 +71,9 @@ class AsyncClient(Sessions):
         try:
             async with asyncio.timeout(max(wait.seconds, LEAST_SECONDS)):
                 await self._wait_for_connection(session, wait.seconds)
-                wake = watch.wake = partial(_set, asyncio.get_running_loop(), woken)
+                watch.wake = partial(_set, asyncio.get_running_loop(), woken)
                 watch.path = wait.path
-                result = session.send(watching(wait.path, wake))
+                result = session.send(watching(watch))
                 if not result.ready():
                     await _called(result)
                 if not self.is_gone(result):

@@ -125,6 +125,7 @@ class ZooKeeperPlans(ZooKeeperReading):
         for grant in self.held():
             if grant.kept.session == session:
                 grant.lose("gone", OVER)
+                self.held_nodes.pop(grant.token, None)
 
     def unused_of(self, paths: Sequence[str]) -> list[str]:
         """Return those of the session's nodes that nobody here uses. Any thread may call it."""
@@ -133,6 +134,7 @@ class ZooKeeperPlans(ZooKeeperReading):
             for path in paths
             for node in nodes_of([path.rpartition("/")[2]])
             if node.token not in self.held_nodes and node.token not in self.tokens_in_use
+            if node.token not in self.adoptions.values()  # without an answer: the same request is made again
         ]
 
     # Acquire
@@ -253,9 +255,14 @@ class ZooKeeperPlans(ZooKeeperReading):
         data = self._record(numbers, settings) if tries else Record(None, settings.owner_label).data
         making = create(self.root + place_of(resource, token), data, self.acl, EPHEMERAL | SEQUENTIAL)
         first = (making, children(parent), *([exists(f"{self.root}{BASES}/{numbers.log.base}")] if tries else []))
-        answer = yield from self.plan_ask(resource, settings, deadline, *first, may_take=token)
+        answer = yield from self.plan_ask(resource, settings, deadline, *first, may_take=token, keeps_refusals=True)
         reply: Reply = answer.value
         made, found, *base = reply.values
+        refusals = [value for value in reply.values if isinstance(value, CoordinatorUnavailable)]
+        if refusals:
+            if made is not refusals[0] and not is_missing(made):  # nobody without the right to look could find it later
+                yield from self._plan_delete(place, [made[0]], deadline)
+            raise refusals[0]
         if is_missing(made):
             yield from self.plan_make_parents(resource, settings, deadline, parent)
             return None
@@ -387,10 +394,14 @@ class ZooKeeperPlans(ZooKeeperReading):
             if len(there) == len(asked) and self.clock() >= deadline:
                 raise CoordinatorUnavailable("the nodes of its locks come and go; retry", resource=about)
             asked &= there
-        if alive is None:
-            return [None] * len(grants)
-        until = settings.deadline(alive.alive_at)
-        return [until if grant.kept.path in asked and grant.kept.session == alive.session else None for grant in grants]
+        until = None if alive is None else settings.deadline(alive.alive_at)
+        renewed: list[float | None] = []
+        for grant in grants:
+            is_there = alive is not None and grant.kept.path in asked and grant.kept.session == alive.session
+            renewed.append(until if is_there else None)
+            if not is_there:
+                self.held_nodes.pop(grant.token, None)
+        return renewed
 
     def plan_release(self, grant: GrantOrFence, settings: Settings, *, deadline: float) -> Plan[bool]:
         resource, token = grant.resource, grant.token

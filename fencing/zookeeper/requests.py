@@ -59,11 +59,12 @@ class ZooKeeperRequests(Backend):
         *requests: Any,
         may_take: str | None = None,
         is_release: bool = False,
+        keeps_refusals: bool = False,
     ) -> Plan[Answer]:
         """Make requests, and repeat them until they are answered."""
 
         def attempt(timeout: float, last: bool) -> Ask:
-            return Ask(requests, timeout, is_release)
+            return Ask(requests, timeout, is_release, keeps_refusals)
 
         return self.plan_until_answered(attempt, about, settings, deadline, may_take=may_take)
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 from kazoo.client import KazooClient
 from kazoo.protocol.connection import ConnectionHandler
-from kazoo.protocol.serialization import Connect
+from kazoo.protocol.serialization import Connect, GetChildren
 from kazoo.protocol.states import KazooState
 
 from fencing.kernel import process
 from fencing.zookeeper.touches import Touches
+from fencing.zookeeper.waiters import Watch
 
 RECONNECT = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0}
 """How kazoo connects again: for ever, at least once a second. Its own default goes up to an hour."""
@@ -21,6 +23,28 @@ RECONNECT = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0}
 OPENING_SHARE, OPENING_SECONDS = 1 / 4, 0.5
 """How long a connection and its handshake may take: a share of the session's time-out, and at least so many seconds.
 kazoo gives one server that does not answer the whole time-out, and then the session is over."""
+
+
+class Watching(GetChildren):  # type: ignore[misc] # kazoo has no types
+    """The request that has kazoo call ``watcher`` when a node is deleted.
+
+    It watches the children, which an ephemeral node never has. A watch on the data would also end when the node is
+    granted the lock, and wake all waiters one after the other.
+    """
+
+    watch: Watch
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether its waiter does not wait for it any more."""
+        return self.watch.wake is not self.watcher
+
+
+def watching(watch: Watch) -> Watching:
+    """Return the request of a watch."""
+    request = Watching(watch.path, watch.wake)
+    request.watch = watch
+    return request
 
 
 class _Connection(ConnectionHandler):  # type: ignore[misc] # kazoo has no types
@@ -41,6 +65,20 @@ class _Connection(ConnectionHandler):  # type: ignore[misc] # kazoo has no types
         self.client.touches.sent()
         super()._submit(request, timeout, xid)
 
+    def _read_response(self, header: Any, buffer: Any, offset: int) -> Any:
+        """Forget a watch whose waiter has left before this reply: kazoo would keep it until its node changes."""
+        pending = self.client._pending
+        request = pending[0][0] if pending else None
+        said = super()._read_response(header, buffer, offset)
+        if isinstance(request, Watching) and request.is_given_up:
+            self.client.forget_watch(request.path, request.watcher)
+        return said
+
+    def _authenticate_with_sasl(self, host: Any, timeout: float) -> None:
+        self.client.is_logging_in = True
+        super()._authenticate_with_sasl(host, timeout)
+        self.client.is_logging_in = False
+
     def zk_loop(self) -> None:
         """Note when kazoo gives up for good: a log-in failed, or a setting is wrong."""
         try:
@@ -53,7 +91,13 @@ class _Connection(ConnectionHandler):  # type: ignore[misc] # kazoo has no types
 
     def _connect(self, host: Any, hostip: Any, port: Any) -> Any:
         """Send pings twice as often as kazoo does, so that a grant after an idle time has more of its session left."""
-        read_timeout, connect_timeout = super()._connect(host, hostip, port)
+        client = self.client
+        try:
+            read_timeout, connect_timeout = super()._connect(host, hostip, port)
+        except Exception as error:
+            client.refused_with = str(error)
+            raise
+        client.refused_with = ""
         return read_timeout / 2, connect_timeout
 
 
@@ -70,6 +114,9 @@ class Session(KazooClient):  # type: ignore[misc]
         away_since: the moment at which it lost its connection; None: it has one.
         has_ended: whether kazoo has given up, so that another session must be made.
         failure: why, if kazoo has failed; None: the log-in failed, or the session was ended.
+        refused_with: what came of the last attempt to connect; empty: it has succeeded, or there was none.
+        is_logging_in: whether the last log-in with SASL was not answered.
+        finalizer: ends it, at the latest when its coordinator is collected.
         settled: is set while it is connected, and when it has ended.
         again: is called with it when it is connected again, in kazoo's thread. It must not block.
     """
@@ -113,6 +160,9 @@ class Session(KazooClient):  # type: ignore[misc]
         self.away_since: float | None = process.now()
         self.has_ended = False
         self.failure: Exception | None = None
+        self.refused_with = ""
+        self.is_logging_in = False
+        self.finalizer: weakref.finalize[..., Any] | None = None
         self.settled: Any = self.handler.event_object()
         self.waiting: set[Callable[[], object]] = set()
         """What is called when it is settled. Another thread does."""

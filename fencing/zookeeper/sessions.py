@@ -27,13 +27,13 @@ from kazoo.exceptions import (
     SessionMovedError,
     UnimplementedError,
 )
-from kazoo.protocol.serialization import GetChildren
 from kazoo.security import OPEN_ACL_UNSAFE
 
 from fencing.kernel import process
 from fencing.kernel.errors import CoordinatorUnavailable
 from fencing.kernel.helping import Helpers, Overdue
 from fencing.kernel.retry import NoReply
+from fencing.kernel.waking import safe_lock
 from fencing.kernel.workers import DaemonThread
 from fencing.zookeeper.calls import Ask, Reply, Wait, is_missing
 from fencing.zookeeper.leftovers import Unused, sweep
@@ -95,22 +95,44 @@ class Sessions:
         process.after_fork(self._reset)
 
     def _reset(self) -> None:
+        self._starting = safe_lock()
         self._session: Session | None = None
 
     def current(self) -> Session:
-        """Return the session, which was started."""
+        """Return the session, which was started. All threads have the same one."""
+        process.pid()  # a fork of which Python was not told makes a new one
         session = self._session
         away_since = None if session is None else session.away_since
         if session and away_since is not None and process.now() - away_since > AWAY_TTLS * self._seconds:
             _stop_later(session)
             self._session = session = None
         if session is None:
-            session = Session(self._like, self._seconds, self._over)
-            session.again = partial(sweep, unused=self._unused)
-            self._session = session
-            weakref.finalize(self, _stop_later, session).atexit = False
-            session.start_async()
+            with self._starting:
+                session = self._session
+                if session is None:
+                    session = self._start()
         return session
+
+    def _start(self) -> Session:
+        session = Session(self._like, self._seconds, self._over)
+        session.again = partial(sweep, unused=self._unused)
+        session.finalizer = weakref.finalize(self, _stop_later, session)
+        session.finalizer.atexit = False
+        try:
+            session.start_async()
+            if self._session is None:  # else a signal handler that took a lock has made one meanwhile
+                self._session = session
+        finally:
+            if self._session is not session:
+                self._drop(session)
+        return self._session
+
+    def _drop(self, session: Session) -> None:
+        """End a session that is not used any more."""
+        if self._session is session:
+            self._session = None
+        if session.finalizer is not None:
+            session.finalizer()
 
     def check(self, session: Session) -> None:
         """Refuse a server that keeps sessions for another time than was asked for."""
@@ -128,7 +150,7 @@ class Sessions:
         if session.connected:
             return
         if session.has_ended and self._session is session:
-            self._session = None  # the next request begins another one
+            self._drop(session)  # the next request begins another one
             if session.failure is None:
                 raise self._refusal(AuthFailedError())
             raise CoordinatorUnavailable(
@@ -136,19 +158,25 @@ class Sessions:
                 f"and make a new coordinator",
                 address=self.address,
             ) from session.failure
-        raise NoReply(ConnectionError("no server of it has accepted a session in time"), may_have_run=False)
+        why = f" ({session.refused_with})" if session.refused_with else ""
+        raise NoReply(ConnectionError(f"no server of it has accepted a session in time{why}"), may_have_run=False)
 
     def send(self, session: Session, ask: Ask) -> list[Any]:
         """Send requests. Return kazoo's results, which have the replies later."""
         self.check(session)
         return [session.send(request) for request in ask.requests]
 
-    def reply_of(self, session: Session, results: Sequence[Any], sent_at: float) -> Reply:
+    def no_reply(self, session: Session, seconds: float) -> NoReply:
+        """Return the error of requests that were not answered in time."""
+        asked = "; SASL has not answered the log-in either: do the servers have it?" if session.is_logging_in else ""
+        return NoReply(TimeoutError(f"no reply within {seconds:.3g} s{asked}"), may_have_run=True)
+
+    def reply_of(self, session: Session, ask: Ask, results: Sequence[Any], sent_at: float) -> Reply:
         """Return the replies to requests, all of which have theirs."""
-        values = [self._value_of(result.exception or result.value) for result in results]
+        values = [self._value_of(result.exception or result.value, ask.keeps_refusals) for result in results]
         return Reply(values, session._session_id or 0, session.touches.proved_by(sent_at), session.last_zxid)
 
-    def _value_of(self, value: Any) -> Any:
+    def _value_of(self, value: Any, keeps_refusals: bool = False) -> Any:
         for each in value if isinstance(value, list) else (value,):
             if isinstance(each, _PASSED_ON) or not isinstance(each, Exception):
                 continue
@@ -156,7 +184,10 @@ class Sessions:
                 raise NoReply(
                     ConnectionError(f"{type(each).__name__}: {each}".rstrip(": ")), may_have_run=True
                 ) from each
-            raise self._refusal(each) from each
+            refusal = self._refusal(each)
+            if keeps_refusals and isinstance(each, NoAuthError):
+                return refusal
+            raise refusal from each
         return value
 
     def _refusal(self, error: Exception) -> Exception:
@@ -213,17 +244,8 @@ def call_weakly(method: weakref.WeakMethod[Callable[[Any], Any]], otherwise: Any
     return call
 
 
-def watching(path: str, wake: Callable[[Any], object]) -> Any:
-    """Return the request that has kazoo call ``wake`` when a node is deleted.
-
-    It watches the children, which an ephemeral node never has. A watch on the data would also end when the node is
-    granted the lock, and wake all waiters one after the other.
-    """
-    return GetChildren(path, wake)
-
-
 def _stop(session: Session) -> None:
-    if session.pid == os.getpid():  # a child has its parent's connection
+    if session.pid == os.getpid() and not session.is_ending:  # a child has its parent's connection
         session.is_ending = True
         session.stop()
         session.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -23,9 +23,9 @@ def fresh_zookeeper() -> Iterator[ZooKeeperFactory]:
     """Starts servers of the test's own, to kill and to freeze."""
     with ExitStack() as stack:
 
-        def start(**settings: Any) -> ZooKeeperServer:
+        def start(java: Sequence[str] = (), **settings: Any) -> ZooKeeperServer:
             try:
-                return stack.enter_context(start_zookeeper(settings=settings, own=True))
+                return stack.enter_context(start_zookeeper(settings=settings, own=True, java=java))
             except ServerError as error:
                 missing_or_broken("zookeeper", error)
 

@@ -18,12 +18,7 @@ from fencing.testing.base import AsyncScriptedGuard, ScriptedGuard
 from fencing.zookeeper.calls import Ask
 from fencing.zookeeper.layout import BASES
 from fencing.zookeeper.plans import took_at_once
-<<<<<<< HEAD
-from tests.support.zookeeper import ZooKeeperFactory, ZooKeeperSide
-=======
-from tests.support.zookeeper import ZooKeeperSide, with_faults
-from tests.zookeeper.conftest import ZooKeeperFactory
->>>>>>> 1b9c1b83ea7d2906f3791c5e9b402bb49addd832
+from tests.support.zookeeper import ZooKeeperFactory, ZooKeeperSide, with_faults
 
 
 def name() -> str:
