@@ -109,6 +109,7 @@ def test_a_snapshot_that_is_restored_sets_numbers_back_and_the_guard_repairs_the
     shutil.rmtree(server.data)
     shutil.copytree(saved, server.data)
     server.restart()
+    side.wait_until(lambda: not held.held)
     side.expect(LeaseLost, held.renew)
     fresh = side.coordinator(client=KazooClient(server.hosts), guards=[guard])
     again = side.call(fresh.acquire, resource, timeout=30)
