@@ -2863,4 +2863,38 @@ MUTANTS: tuple[Mutant, ...] = (
             "tests/zookeeper/test_sessions.py::test_a_request_that_another_client_repeats_takes_the_node_from_the_first_one[sync]",
         ),
     ),
+    Mutant(
+        "a-lock-that-a-snapshot-of-zookeeper-brings-back-stays",
+        "fencing/zookeeper/session.py",
+        "self.again(self)",
+        "pass",
+        (
+            "tests/zookeeper/test_sessions.py::test_a_node_that_comes_back_is_deleted_when_the_session_is_connected_again[sync]",
+        ),
+    ),
+    Mutant(
+        "a-waiter-at-zookeeper-loses-its-place-when-it-is-connected-again",
+        "fencing/zookeeper/plans.py",
+        " and node.token not in self.tokens_in_use",
+        "",
+        (
+            "tests/zookeeper/test_sessions.py::test_a_node_that_comes_back_is_deleted_when_the_session_is_connected_again[sync]",
+        ),
+    ),
+    Mutant(
+        "a-lock-in-zookeeper-is-freed-when-it-is-connected-again",
+        "fencing/zookeeper/plans.py",
+        "node.token not in self.held_nodes and ",
+        "",
+        (
+            "tests/zookeeper/test_sessions.py::test_a_node_that_comes_back_is_deleted_when_the_session_is_connected_again[sync]",
+        ),
+    ),
+    Mutant(
+        "two-that-are-the-first-in-zookeeper-at-once-fail",
+        "fencing/zookeeper/requests.py",
+        "if not missing:",
+        "if missing is None:",
+        ("tests/zookeeper/test_numbers.py::test_two_may_be_the_first_at_once[sync]",),
+    ),
 )

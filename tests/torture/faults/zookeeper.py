@@ -12,6 +12,7 @@ OVER_SECONDS = 0.6
 
 
 def _leader(strike: Strike) -> ZooKeeperServer:
+    """Return the leader. After a fault there is one again, so no fault of another member comes before."""
     try:
         found: ZooKeeperServer = strike.service.ensemble.leader()
         return found
@@ -26,6 +27,7 @@ def kill_leader(strike: Strike) -> None:
     leader.kill()
     time.sleep(strike.seconds)
     leader.restart()
+    _leader(strike)
 
 
 @fault("freeze", "zookeeper", is_slow=True)
@@ -35,18 +37,21 @@ def freeze_leader(strike: Strike) -> None:
     leader.freeze()
     time.sleep(strike.seconds * 2)
     leader.thaw()
+    _leader(strike)
 
 
 @fault("partition", "zookeeper", is_slow=True)
 def partition(strike: Strike) -> None:
     """Nothing passes between the leader and the others, which elect another one. Clients still reach it."""
-    leader = _leader(strike)
+    leader, ensemble = _leader(strike), strike.service.ensemble
     try:
-        strike.service.ensemble.isolate(leader)
+        ensemble.isolate(leader)
+        time.sleep(strike.seconds * 3)
     except OSError as error:
         raise InVain(str(error)) from error
     finally:
-        strike.after(3 * strike.seconds, strike.service.ensemble.heal)
+        ensemble.heal()
+    _leader(strike)
 
 
 @fault("outlast", "zookeeper", weight=2, is_alone=False)
