@@ -38,7 +38,8 @@ class Client(Sessions):
         self._wait_for_connection(session, ask.timeout)
         results = self.send(session, ask)
         for result in results:
-            if not result.wait(max(until - time.monotonic(), LEAST_SECONDS)):
+            result.wait(max(until - time.monotonic(), LEAST_SECONDS))
+            if not result.ready():  # gevent's wait returns the value
                 raise self.no_reply(session, ask.timeout)
         return self.reply_of(session, ask, results, sent_at)
 
@@ -57,7 +58,8 @@ class Client(Sessions):
         watch.path = wait.path
         try:
             result = session.send(watching(watch))
-            if not result.wait(max(until - time.monotonic(), LEAST_SECONDS)):
+            result.wait(max(until - time.monotonic(), LEAST_SECONDS))
+            if not result.ready():
                 return False
             if self.is_gone(result):
                 return True

@@ -110,17 +110,18 @@ class Session(KazooClient):  # type: ignore[misc]
 
     def __init__(self, like: KazooClient, seconds: float, over: Callable[[int], object]) -> None:
         sasl = like._connection.sasl_options
+        handler = _handler_like(like.handler)
         hosts = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in like.hosts)
         super().__init__(
             hosts=hosts + like.chroot,
             timeout=seconds,
-            handler=_handler_like(like.handler),
+            handler=handler,
             default_acl=like.default_acl,
             auth_data=set(like.auth_data),
             sasl_options=dict(sasl) if sasl else None,
             read_only=False,
             randomize_hosts=like.randomize_hosts,
-            connection_retry=RECONNECT,
+            connection_retry={**RECONNECT, "sleep_func": handler.sleep_func},
             logger=like.logger,
             keyfile=like.keyfile,
             keyfile_password=like.keyfile_password,

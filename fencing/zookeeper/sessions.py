@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -66,7 +67,29 @@ def check_client(client: object) -> KazooClient:
             f"pass a kazoo.client.KazooClient, not {type(client).__name__}; it need not be started, as only its "
             f"settings are used"
         )
+    kind = type(client.handler).__module__.removeprefix("kazoo.handlers.")
+    if kind in ("gevent", "eventlet") and not _are_greenlets(kind):
+        raise TypeError(
+            f"the client has kazoo's handler for {kind}, and threads are no greenlets here, so leases would not be "
+            f"renewed; patch the threads first, or leave the handler out"
+        )
+    if kind == "threading" and "eventlet.patcher" in sys.modules and _are_greenlets("eventlet"):
+        raise TypeError(
+            "kazoo's handler for threads does not work with eventlet's select; pass "
+            "KazooClient(..., handler=kazoo.handlers.eventlet.SequentialEventletHandler())"
+        )
     return client
+
+
+def _are_greenlets(library: str) -> bool:
+    """Return whether greenlets of the library take the place of threads."""
+    if library == "gevent":
+        from gevent.monkey import is_module_patched
+
+        return bool(is_module_patched("threading"))
+    from eventlet.patcher import is_monkey_patched
+
+    return bool(is_monkey_patched("thread"))
 
 
 class Sessions:
