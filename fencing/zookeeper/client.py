@@ -9,7 +9,7 @@ from typing import Any
 from fencing.kernel import process
 from fencing.kernel.retry import LEAST_SECONDS
 from fencing.zookeeper.calls import Ask, Leave, Reply, Wait
-from fencing.zookeeper.session import Session, watching
+from fencing.zookeeper.session import Session, Watching
 from fencing.zookeeper.sessions import Sessions
 from fencing.zookeeper.waiters import Watch
 
@@ -54,10 +54,9 @@ class Client(Sessions):
         woken = session.handler.event_object()
         self.end_watch(watch)
         self._wait_for_connection(session, wait.seconds)
-        watch.wake = partial(_set, woken)
-        watch.path = wait.path
+        watch.request = Watching(wait.path, partial(_set, woken))
         try:
-            result = session.send(watching(watch))
+            result = session.send(watch.request)
             result.wait(max(until - time.monotonic(), LEAST_SECONDS))
             if not result.ready():
                 return False

@@ -14,28 +14,19 @@ from kazoo.protocol.states import KazooState
 
 from fencing.kernel import process
 from fencing.zookeeper.touches import Touches
-from fencing.zookeeper.waiters import Watch
 
 RECONNECT = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0}
 """How kazoo connects again: for ever, at least once a second. Its own default goes up to an hour."""
 
 
 class Watching(Exists):  # type: ignore[misc] # kazoo has no types
-    """The request that asks for a node, and has kazoo call ``watcher`` when that changes."""
+    """The request that asks for a node, and has kazoo call ``watcher`` when that changes.
 
-    watch: Watch
+    Attributes:
+        is_given_up: whether its waiter does not wait for it any more.
+    """
 
-    @property
-    def is_given_up(self) -> bool:
-        """Whether its waiter does not wait for it any more."""
-        return self.watch.wake is not self.watcher
-
-
-def watching(watch: Watch) -> Watching:
-    """Return the request of a watch."""
-    request = Watching(watch.path, watch.wake)
-    request.watch = watch
-    return request
+    is_given_up = False
 
 
 class _Connection(ConnectionHandler):  # type: ignore[misc] # kazoo has no types

@@ -20,6 +20,7 @@ from examples.servers import ZooKeeperServer
 from fencing import AsyncZooKeeperCoordinator, FencingError, NotAcquired
 from fencing.kernel.fence import new_token
 from fencing.zookeeper.calls import Wait
+from fencing.zookeeper.session import Watching
 from tests.support import wait_until
 from tests.support.every_step import at_every_step, is_idle
 from tests.support.interrupted_lines import raise_at_line
@@ -248,4 +249,21 @@ def test_a_cancellation_at_every_effect(zookeeper_server: ZooKeeperServer, story
 
     side = ZooKeeperSide(False, zookeeper_server.hosts)
     assert asyncio.run(asyncio.wait_for(main(side, f"cancelled/{new_token()}"), 60)) > 1
+    side.close()
+
+
+def test_a_watch_that_is_given_up_before_its_reply_is_forgotten(zookeeper_server: ZooKeeperServer) -> None:
+    """kazoo would keep it for as long as the holder has the lock."""
+    side, resource = ZooKeeperSide(False, zookeeper_server.hosts), f"given up/{new_token()}"
+    coordinator = side.coordinator(ttl=60)
+    lease = coordinator.acquire(resource, timeout=30)
+    session = coordinator._backend._client.current()
+    for is_given_up in (False, True):
+        request = Watching(lease._holding.kept.path, lambda _: None)
+        request.is_given_up = is_given_up
+        assert session.send(request).get(timeout=30) is not None
+        lease.renew()  # its reply comes behind
+        assert is_clean(coordinator) is is_given_up
+        session.forget_watch(request.path, request.watcher)
+    assert lease.release()
     side.close()
