@@ -9,7 +9,7 @@ from typing import Any
 from fencing.kernel import process
 from fencing.kernel.retry import LEAST_SECONDS
 from fencing.zookeeper.calls import Ask, Leave, Reply, Wait
-from fencing.zookeeper.session import Session, watching
+from fencing.zookeeper.session import Session, Watching
 from fencing.zookeeper.sessions import Sessions
 from fencing.zookeeper.waiters import Watch
 
@@ -38,7 +38,8 @@ class Client(Sessions):
         self._wait_for_connection(session, ask.timeout)
         results = self.send(session, ask)
         for result in results:
-            if not result.wait(max(until - time.monotonic(), LEAST_SECONDS)):
+            result.wait(max(until - time.monotonic(), LEAST_SECONDS))
+            if not result.ready():  # gevent's wait returns the value
                 raise self.no_reply(session, ask.timeout)
         return self.reply_of(session, ask, results, sent_at)
 
@@ -53,11 +54,11 @@ class Client(Sessions):
         woken = session.handler.event_object()
         self.end_watch(watch)
         self._wait_for_connection(session, wait.seconds)
-        watch.wake = partial(_set, woken)
-        watch.path = wait.path
+        watch.request = Watching(wait.path, partial(_set, woken))
         try:
-            result = session.send(watching(watch))
-            if not result.wait(max(until - time.monotonic(), LEAST_SECONDS)):
+            result = session.send(watch.request)
+            result.wait(max(until - time.monotonic(), LEAST_SECONDS))
+            if not result.ready():
                 return False
             if self.is_gone(result):
                 return True

@@ -11,7 +11,7 @@ from fencing.kernel import process
 from fencing.kernel.effects import finish
 from fencing.kernel.retry import LEAST_SECONDS
 from fencing.zookeeper.calls import Ask, Leave, Reply, Wait
-from fencing.zookeeper.session import Session, watching
+from fencing.zookeeper.session import Session, Watching
 from fencing.zookeeper.sessions import Sessions
 from fencing.zookeeper.waiters import Watch
 
@@ -71,9 +71,8 @@ class AsyncClient(Sessions):
         try:
             async with asyncio.timeout(max(wait.seconds, LEAST_SECONDS)):
                 await self._wait_for_connection(session, wait.seconds)
-                watch.wake = partial(_set, asyncio.get_running_loop(), woken)
-                watch.path = wait.path
-                result = session.send(watching(watch))
+                watch.request = Watching(wait.path, partial(_set, asyncio.get_running_loop(), woken))
+                result = session.send(watch.request)
                 if not result.ready():
                     await _called(result)
                 if not self.is_gone(result):

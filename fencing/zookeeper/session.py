@@ -14,7 +14,6 @@ from kazoo.protocol.states import KazooState
 
 from fencing.kernel import process
 from fencing.zookeeper.touches import Touches
-from fencing.zookeeper.waiters import Watch
 
 RECONNECT = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0}
 """How kazoo connects again: for ever, at least once a second. Its own default goes up to an hour."""
@@ -30,21 +29,12 @@ class Watching(GetChildren):  # type: ignore[misc] # kazoo has no types
 
     It watches the children, which an ephemeral node never has. A watch on the data would also end when the node is
     granted the lock, and wake all waiters one after the other.
+
+    Attributes:
+        is_given_up: whether its waiter does not wait for it any more.
     """
 
-    watch: Watch
-
-    @property
-    def is_given_up(self) -> bool:
-        """Whether its waiter does not wait for it any more."""
-        return self.watch.wake is not self.watcher
-
-
-def watching(watch: Watch) -> Watching:
-    """Return the request of a watch."""
-    request = Watching(watch.path, watch.wake)
-    request.watch = watch
-    return request
+    is_given_up = False
 
 
 class _Connection(ConnectionHandler):  # type: ignore[misc] # kazoo has no types
@@ -123,17 +113,18 @@ class Session(KazooClient):  # type: ignore[misc]
 
     def __init__(self, like: KazooClient, seconds: float, over: Callable[[int], object]) -> None:
         sasl = like._connection.sasl_options
+        handler = _handler_like(like.handler)
         hosts = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in like.hosts)
         super().__init__(
             hosts=hosts + like.chroot,
             timeout=seconds,
-            handler=_handler_like(like.handler),
+            handler=handler,
             default_acl=like.default_acl,
             auth_data=set(like.auth_data),
             sasl_options=dict(sasl) if sasl else None,
             read_only=False,
             randomize_hosts=like.randomize_hosts,
-            connection_retry=RECONNECT,
+            connection_retry={**RECONNECT, "sleep_func": handler.sleep_func},
             logger=like.logger,
             keyfile=like.keyfile,
             keyfile_password=like.keyfile_password,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -71,7 +72,26 @@ def check_client(client: object) -> KazooClient:
             f"pass a kazoo.client.KazooClient, not {type(client).__name__}; it need not be started, as only its "
             f"settings are used"
         )
+    kind = type(client.handler).__module__.removeprefix("kazoo.handlers.")
+    if kind in ("gevent", "eventlet") and not _are_greenlets(kind):
+        raise TypeError(
+            f"the client has kazoo's handler for {kind}, and threads are no greenlets here, so leases would not be "
+            f"renewed; patch the threads first, or leave the handler out"
+        )
+    if kind == "threading" and _are_greenlets("eventlet"):
+        raise TypeError(
+            "kazoo's handler for threads does not work with eventlet's select; pass "
+            "KazooClient(..., handler=kazoo.handlers.eventlet.SequentialEventletHandler())"
+        )
     return client
+
+
+def _are_greenlets(library: str) -> bool:
+    """Return whether greenlets of the library take the place of threads."""
+    gevent, eventlet = sys.modules.get("gevent.monkey"), sys.modules.get("eventlet.patcher")
+    if library == "gevent":
+        return gevent is not None and bool(gevent.is_module_patched("threading"))
+    return eventlet is not None and bool(eventlet.is_monkey_patched("thread"))
 
 
 class Sessions:
@@ -205,10 +225,12 @@ class Sessions:
 
     def end_watch(self, watch: Watch) -> None:
         """Give up a watch."""
-        path, wake, watch.path, watch.wake = watch.path, watch.wake, "", None
-        session = self._session
-        if path and session is not None:
-            session.forget_watch(path, wake)
+        request, session = watch.request, self._session
+        if request is not None:
+            request.is_given_up = True  # if its reply is still to come, kazoo's thread forgets it then
+            if session is not None:
+                session.forget_watch(request.path, request.watcher)
+            watch.request = None  # last: who is interrupted before this does it again
 
     def after_closing(self, effect: Ask | Wait) -> Reply:
         """Answer a release: with the session, all of its nodes were deleted."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 
@@ -10,12 +9,10 @@ class Watch:
     """A waiter, with its watch on the node before its own.
 
     Attributes:
-        path: the node that is watched; empty: none is.
-        wake: is called by kazoo's thread when the node was deleted, or the connection is lost.
+        request: the one that has set the watch; None: no node is watched.
     """
 
-    __slots__ = ("__weakref__", "path", "wake")
+    __slots__ = ("__weakref__", "request")
 
     def __init__(self) -> None:
-        self.path = ""
-        self.wake: Callable[[Any], object] | None = None
+        self.request: Any = None

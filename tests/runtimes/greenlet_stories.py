@@ -34,6 +34,7 @@ if WHEN == "first":
     replace_threads()
 
 import asyncio
+import importlib
 import ssl
 import threading
 import time
@@ -49,12 +50,14 @@ import httpx2
 import redis
 import redis.asyncio
 import redis.sentinel
+from kazoo.client import KazooClient
 from obstore.store import MemoryStore
 from psycopg_pool import ConnectionPool
 from sqlalchemy import create_engine, text
 
 from fencing import (
     AsyncRedisCoordinator,
+    AsyncZooKeeperCoordinator,
     CoordinatorUnavailable,
     LeaseLost,
     MemoryCoordinator,
@@ -63,6 +66,7 @@ from fencing import (
     RedlockCoordinator,
     SQLCoordinator,
     StaleFence,
+    ZooKeeperCoordinator,
 )
 from fencing.compat import RedisPyLock
 from fencing.redis.keys import keys_of
@@ -80,6 +84,7 @@ from storage_guards.http import fence_for
 from tests.support.etcd import EtcdSide
 from tests.support.refusals import refused_as_held
 from tests.support.tls import client_context
+from tests.support.zookeeper import ZooKeeperSide
 
 EARLY = ssl.create_default_context()
 
@@ -236,6 +241,39 @@ def etcd_tls() -> None:
         else:
             raise AssertionError("its sockets stop all greenlets")
     etcd(tls=client_context(Path(SERVERS.split(",")[1])))
+
+
+def handler_of_kazoo() -> Any:
+    """Return kazoo's handler for this library."""
+    module = importlib.import_module(f"kazoo.handlers.{LIBRARY}")
+    return getattr(module, f"Sequential{LIBRARY.capitalize()}Handler")()
+
+
+def zookeeper(handler: Callable[[], Any] = lambda: None) -> None:
+    """With kazoo's default handler, whose threads are greenlets here. With eventlet that one never connects."""
+    if LIBRARY == "eventlet" and handler() is None:
+        for kind in (ZooKeeperCoordinator, AsyncZooKeeperCoordinator):
+            try:
+                kind(KazooClient(REDIS))
+            except TypeError as error:
+                assert "SequentialEventletHandler" in str(error), error
+            else:
+                raise AssertionError("it would never connect")
+        return
+    side = ZooKeeperSide(False, REDIS, handler)
+
+    def coordinator() -> Any:
+        return side.coordinator(ttl=TTL)
+
+    play_in_order(coordinator(), lambda: side.waiting("turns"))
+    with side.coordinator().hold("alone", timeout=60):  # another session
+        refused_as_held(lambda: coordinator().acquire("alone", timeout=0.05))
+    play(coordinator())
+    side.close()
+
+
+def zookeeper_handler() -> None:
+    zookeeper(handler_of_kazoo)
 
 
 def sql() -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, text
 
-from examples.servers import EtcdServer, RedisCluster, RedisServer, SentinelServers
+from examples.servers import EtcdServer, RedisCluster, RedisServer, SentinelServers, ZooKeeperServer
 from storage_guards import SQLAlchemyGuard
 from tests.runtimes.greenlet_jobs import LONG_SECONDS
 from tests.support.fixtures import RedisFactory
@@ -41,6 +41,8 @@ STORIES = (
     "mariadb",
     "etcd",
     "etcd_tls",
+    "zookeeper",
+    "zookeeper_handler",
 )
 """The functions of ``greenlet_stories`` that are played with each library."""
 
@@ -66,6 +68,9 @@ def _urls_for(story: str, request: pytest.FixtureRequest) -> str:
     if story == "etcd":
         etcd: EtcdServer = request.getfixturevalue("etcd_server")
         return etcd.url
+    if story.startswith("zookeeper"):
+        zookeeper: ZooKeeperServer = request.getfixturevalue("zookeeper_server")
+        return zookeeper.hosts
     if story == "etcd_tls":
         secure: tuple[EtcdServer, Path] = request.getfixturevalue("etcd_with_tls")
         return f"{secure[0].url},{secure[1]}"
@@ -83,6 +88,21 @@ def play(library: str, when: str, story: str, request: pytest.FixtureRequest) ->
     )  # fmt: skip
     assert run.returncode == 0, run.stdout + run.stderr
     assert not run.stderr, run.stderr
+    return run.stdout
+
+
+def refusal_without_patch(library: str) -> str:
+    """Return what a coordinator of ZooKeeper says to kazoo's handler where threads are no greenlets."""
+    program = (
+        f"from kazoo.client import KazooClient; from kazoo.handlers.{library} import *; import fencing\n"
+        f"client = KazooClient(handler=Sequential{library.capitalize()}Handler())\n"
+        "for kind in fencing.ZooKeeperCoordinator, fencing.AsyncZooKeeperCoordinator:\n"
+        "    try:\n        kind(client)\n    except TypeError as error:\n        print(error)"
+    )
+    run = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program],
+        cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=True,
+    )  # fmt: skip
     return run.stdout
 
 

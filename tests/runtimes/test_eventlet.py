@@ -21,6 +21,12 @@ def test_a_story(story: str, request: pytest.FixtureRequest) -> None:
     assert greenlets.play("eventlet", "first", story, request) == f"{story}: played\n"
 
 
+def test_a_handler_of_greenlets_beside_threads_is_refused() -> None:
+    greenlets.require("eventlet")
+    said = greenlets.refusal_without_patch("eventlet")
+    assert said.count("patch the threads first") == 2, said
+
+
 def test_celery(any_redis: RedisServer, postgres_url: str, tmp_path: Path) -> None:
     greenlets.require("eventlet", "celery")
     greenlets.run_celery("eventlet", any_redis, postgres_url, tmp_path)

@@ -19,6 +19,12 @@ def test_a_story(when: str, story: str, request: pytest.FixtureRequest) -> None:
     assert greenlets.play("gevent", when, story, request) == f"{story}: played\n"
 
 
+def test_a_handler_of_greenlets_beside_threads_is_refused() -> None:
+    greenlets.require("gevent")
+    said = greenlets.refusal_without_patch("gevent")
+    assert said.count("patch the threads first") == 2, said
+
+
 def test_celery(any_redis: RedisServer, postgres_url: str, tmp_path: Path) -> None:
     greenlets.require("gevent", "celery")
     greenlets.run_celery("gevent", any_redis, postgres_url, tmp_path)

@@ -170,7 +170,7 @@ ROOMS = {
     "fencing.zookeeper.plans": Room(
         (KERNEL, LOCKS, *ZOOKEEPER_DATA, *(f"fencing.zookeeper.{name}" for name in ("requests", "reading", "place")))
     ),
-    "fencing.zookeeper.session": Room((KERNEL, "fencing.zookeeper.touches", "fencing.zookeeper.waiters"), ("kazoo",)),
+    "fencing.zookeeper.session": Room((KERNEL, "fencing.zookeeper.touches"), ("kazoo",)),
     "fencing.zookeeper.sessions": Room((KERNEL, *ZOOKEEPER_SESSION), ("kazoo",)),
     "fencing.zookeeper.client": Room((KERNEL, *ZOOKEEPER_SESSION)),
     "fencing.zookeeper.client_async": Room((KERNEL, *ZOOKEEPER_SESSION), ("kazoo",)),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
 
 from examples.servers import ZooKeeperServer
 from fencing.kernel.effects import Plan, run, run_async
@@ -14,7 +16,7 @@ from fencing.testing.contract import Contract
 from fencing.zookeeper.calls import Ask
 from fencing.zookeeper.coordinator import ZooKeeperCoordinator
 from fencing.zookeeper.coordinator_async import AsyncZooKeeperCoordinator
-from fencing.zookeeper.layout import LOCKS, nodes_of, quoted
+from fencing.zookeeper.layout import LOCKS, nodes_of, quoted, record_of
 
 ZooKeeperFactory = Callable[..., ZooKeeperServer]
 """Starts servers of a test's own."""
@@ -91,14 +93,14 @@ def end_session(coordinator: Any) -> None:
 class ZooKeeperSide(Contract):
     """Makes coordinators, all sync or all async; ``call`` runs their methods."""
 
-    def __init__(self, asynchronous: bool, hosts: str) -> None:
-        self.asynchronous, self.hosts = asynchronous, hosts
+    def __init__(self, asynchronous: bool, hosts: str, handler: Callable[[], Any] = lambda: None) -> None:
+        self.asynchronous, self.hosts, self._handler = asynchronous, hosts, handler
         self.made: list[Any] = []
         self._client: KazooClient | None = None
 
     def coordinator(self, *, client: KazooClient | None = None, **options: Any) -> Any:
         kind = AsyncZooKeeperCoordinator if self.asynchronous else ZooKeeperCoordinator
-        made: Any = kind(client or KazooClient(self.hosts), **options)
+        made: Any = kind(client or KazooClient(self.hosts, handler=self._handler()), **options)
         self.made.append(made)
         return made
 
@@ -109,7 +111,7 @@ class ZooKeeperSide(Contract):
     def client(self) -> KazooClient:
         """A client of another program."""
         if self._client is None:
-            self._client = KazooClient(self.hosts)
+            self._client = KazooClient(self.hosts, handler=self._handler())
             self._client.start(30)
         return self._client
 
@@ -119,6 +121,15 @@ class ZooKeeperSide(Contract):
         if not self.client.exists(path):
             return []
         return [node.name for node in nodes_of(self.client.get_children(path))]
+
+    def waiting(self, name: str) -> int:
+        """Return how many stand in the queue of a lock, without those who only try."""
+        path = f"{LOCKS}/{quoted(name)}"
+        records = []
+        for node in self.queue(name):
+            with suppress(NoNodeError):
+                records.append(record_of(self.client.get(f"{path}/{node}")[0]))
+        return sum(record is not None and record.base is None for record in records)
 
     def close(self) -> None:
         for each in self.made:
