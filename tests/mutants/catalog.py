@@ -2850,7 +2850,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a-waiter-at-zookeeper-that-gives-up-leaves-its-watch",
         "fencing/zookeeper/sessions.py",
-        "session.forget_watch(path, wake)",
+        "session.forget_watch(request.path, request.watcher)",
         "pass",
         ("tests/zookeeper/test_waiting.py::test_one_that_gives_up_leaves_nothing_behind[sync]",),
     ),
