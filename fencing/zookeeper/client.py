@@ -36,12 +36,13 @@ class Client(Sessions):
         sent_at = process.now()
         until = time.monotonic() + ask.timeout
         self._wait_for_connection(session, ask.timeout)
+        sent_in = session.id
         results = self.send(session, ask)
         for result in results:
             result.wait(max(until - time.monotonic(), LEAST_SECONDS))
             if not result.ready():  # gevent's wait returns the value
                 raise self.no_reply(session, ask.timeout)
-        return self.reply_of(session, ask, results, sent_at)
+        return self.reply_of(session, ask, results, sent_at, sent_in)
 
     def _wait_for_connection(self, session: Session, seconds: float) -> None:
         if not session.connected:

@@ -38,6 +38,7 @@ class AsyncClient(Sessions):
         sent_at = process.now()
         until = time.monotonic() + ask.timeout
         await self._wait_for_connection(session, ask.timeout)
+        sent_in = session.id
         results = self.send(session, ask)
         try:
             async with asyncio.timeout(max(until - time.monotonic(), LEAST_SECONDS)):
@@ -46,7 +47,7 @@ class AsyncClient(Sessions):
                         await _called(result)
         except TimeoutError as error:
             raise self.no_reply(session, ask.timeout) from error
-        return self.reply_of(session, ask, results, sent_at)
+        return self.reply_of(session, ask, results, sent_at, sent_in)
 
     async def _wait_for_connection(self, session: Session, seconds: float) -> None:
         if not session.connected:

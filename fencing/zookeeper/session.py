@@ -161,6 +161,11 @@ class Session(KazooClient):  # type: ignore[misc]
         self._connected_id: int | None = None
         self.add_listener(self._on_state)
 
+    @property
+    def id(self) -> int:
+        """The number of the session at ZooKeeper; 0: it has none yet, or not any more."""
+        return self._session_id or 0
+
     def connected_at(self, sent_at: float, kept_ms: int) -> None:
         """Note a handshake."""
         self.kept_ms = kept_ms

@@ -122,16 +122,19 @@ class Sessions:
         """Return the session, which was started. All threads have the same one."""
         process.pid()  # a fork of which Python was not told makes a new one
         session = self._session
-        away_since = None if session is None else session.away_since
-        if session and away_since is not None and process.now() - away_since > AWAY_TTLS * self._seconds:
-            _stop_later(session)
-            self._session = session = None
-        if session is None:
+        if session is None or self._is_given_up(session):
             with self._starting:
                 session = self._session
+                if session is not None and self._is_given_up(session):
+                    self._drop(session)
+                    session = None
                 if session is None:
                     session = self._start()
         return session
+
+    def _is_given_up(self, session: Session) -> bool:
+        away_since = session.away_since
+        return away_since is not None and process.now() - away_since > AWAY_TTLS * self._seconds
 
     def _start(self) -> Session:
         session = Session(self._like, self._seconds, self._over)
@@ -191,10 +194,18 @@ class Sessions:
         asked = "; SASL has not answered the log-in either: do the servers have it?" if session.is_logging_in else ""
         return NoReply(TimeoutError(f"no reply within {seconds:.3g} s{asked}"), may_have_run=True)
 
-    def reply_of(self, session: Session, ask: Ask, results: Sequence[Any], sent_at: float) -> Reply:
-        """Return the replies to requests, all of which have theirs."""
+    def reply_of(self, session: Session, ask: Ask, results: Sequence[Any], sent_at: float, sent_in: int) -> Reply:
+        """Return the replies to requests, all of which have theirs.
+
+        Args:
+            sent_in: the id of the session in which they were sent. If kazoo has another one by now, this thread stood
+                still meanwhile. What lives then is not what the replies are of.
+        """
         values = [self._value_of(result.exception or result.value, ask.keeps_refusals) for result in results]
-        return Reply(values, session._session_id or 0, session.touches.proved_by(sent_at), session.last_zxid)
+        reply = Reply(values, sent_in, session.touches.proved_by(sent_at), session.last_zxid)
+        if session.id != sent_in:  # read after the line above, of which nothing counts then
+            raise NoReply(ConnectionError("its session was over before its reply was read"), may_have_run=True)
+        return reply
 
     def _value_of(self, value: Any, keeps_refusals: bool = False) -> Any:
         for each in value if isinstance(value, list) else (value,):

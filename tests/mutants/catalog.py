@@ -2820,6 +2820,13 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/zookeeper/test_sessions.py::test_a_node_that_is_deleted_by_hand_ends_its_lease_alone[sync]",),
     ),
     Mutant(
+        "a-reply-of-a-session-that-is-over-counts-for-the-next-one",
+        "fencing/zookeeper/sessions.py",
+        "if session.id != sent_in:",
+        "if False:",
+        ("tests/zookeeper/test_sessions.py::test_a_reply_that_is_read_in_another_session_is_not_believed[sync]",),
+    ),
+    Mutant(
         "a-session-counts-from-what-a-follower-may-not-have-passed-on",
         "fencing/zookeeper/touches.py",
         "APART = 1 / 4",

@@ -177,6 +177,30 @@ def test_a_server_that_restarts_keeps_the_locks_or_ends_them(
     side.call(coordinator.close)
 
 
+def test_a_reply_that_is_read_in_another_session_is_not_believed(side: ZooKeeperSide) -> None:
+    """The thread that reads it stood still, and kazoo has a new session by then. The node was of the former one."""
+    coordinator, resource = side.coordinator(), name()
+    side.call(side.call(coordinator.acquire, resource, timeout=10).release)
+    client = coordinator._backend._client
+    stood_still: list[Any] = []
+    reply_of = client.reply_of
+
+    def stand_still(*args: Any) -> Any:
+        if not stood_still:
+            before = session_of(coordinator).client_id
+            stood_still.append(before)
+            end_session(coordinator)
+            side.wait_until(lambda: session_of(coordinator).client_id not in (None, before))
+        return reply_of(*args)
+
+    client.reply_of = stand_still
+    lease = side.call(coordinator.acquire, resource, timeout=20)
+    assert stood_still
+    lease.ensure_held()
+    assert len(side.queue(resource)) == 1, "the lock that it believes in"
+    assert side.call(lease.release)
+
+
 def test_the_closing_warns_of_what_nobody_adopted(side: ZooKeeperSide, caplog: pytest.LogCaptureFixture) -> None:
     one, two = side.coordinator(), side.coordinator()
     names = [name() for _ in range(3)]
