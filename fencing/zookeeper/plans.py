@@ -195,19 +195,18 @@ class ZooKeeperPlans(ZooKeeperReading):
             if not mine or seen.reply.session != place.session:
                 place.lose()
                 continue
-            own, *twins = mine
-            path, results, is_first = f"{parent}/{own.name}", seen.results, own is seen.nodes[0]
-            if twins:  # an earlier attempt was not answered, or an earlier call has another node
-                yield from self._plan_delete(place, [f"{parent}/{node.name}" for node in twins], deadline)
-            if path != place.path:
-                place.path, results = path, None
-                known = yield from self._plan_known(place, path, deadline) if is_first else _nothing()
+            path, results, is_first = f"{parent}/{mine[0].name}", seen.results, mine[0] is seen.nodes[0]
+            if path != place.path or len(mine) > 1:
+                known = yield from self._plan_settle(
+                    place, [f"{parent}/{node.name}" for node in mine], is_first, deadline
+                )
                 if known is not None:
                     return known
-            elif is_first and seen.granted_at is not None:
+                continue
+            if is_first and seen.granted_at is not None:
                 return self._granted(token, resource, settings, numbers, seen.granted_at, path, seen.reply)
             if not is_first:
-                place.ahead = f"{parent}/{seen.nodes[seen.nodes.index(own) - 1].name}"
+                place.ahead = f"{parent}/{seen.nodes[seen.nodes.index(mine[0]) - 1].name}"
                 return (yield from self._plan_taken(place, f"{parent}/{seen.nodes[0].name}", deadline))
             reply = seen.reply
             if results is None:
@@ -270,19 +269,38 @@ class ZooKeeperPlans(ZooKeeperReading):
         nodes = nodes_of(found[0])
         return _Seen(reply, nodes, stat.czxid if tries and took_at_once(stat, found[1], base[0]) else None)
 
-    def _plan_known(self, place: ZooKeeperPlace, path: str, deadline: float) -> Plan[Grant | None]:
-        """Return the grant that an earlier call with the same token was given; None: it has none yet."""
+    def _plan_settle(
+        self, place: ZooKeeperPlace, paths: list[str], is_first: bool, deadline: float
+    ) -> Plan[Grant | None]:
+        """Keep one node of a token, the first one that this session has.
+
+        An attempt that was not answered has made another one, or an earlier call, or another client with this token. A
+        node of another session must not be waited with: it goes when that is over.
+
+        Returns:
+            The grant that the token has already; None: look again.
+        """
         resource, settings, token = place.resource, place.settings, place.token
-        answer = yield from self.plan_ask(resource, settings, deadline, read(path), multi(check(path)))
+        requests = (*map(read, paths), multi(check(paths[0])))
+        answer = yield from self.plan_ask(resource, settings, deadline, *requests)
         reply: Reply = answer.value
-        if is_missing(reply.values[0]) or failed_at(reply.values[1]) is not None:
-            return None
-        _, stat = reply.values[0]
-        if stat.ephemeralOwner != reply.session:
+        owners = {
+            path: value[1].ephemeralOwner
+            for path, value in zip(paths, reply.values[:-1], strict=True)
+            if not is_missing(value)
+        }
+        own = [path for path, owner in owners.items() if owner == reply.session]
+        is_elsewhere = is_first and paths[0] in owners and paths[0] not in own
+        unused = own if is_elsewhere else [path for path in owners if path not in own[:1]]
+        if unused:
+            yield from self._plan_delete(place, unused, deadline)
+        place.path, place.session = "" if is_elsewhere or not own else own[0], reply.session
+        if is_elsewhere:
             return (yield from self._plan_replace(resource, token, settings, 0, deadline, _is_no_other, token))
-        place.session = reply.session
         known = self._known.get(token)
-        return None if known is None else self._grant(resource, known.number, token, settings, path, reply)
+        if known is None or not is_first or own[:1] != paths[:1] or failed_at(reply.values[-1]) is not None:
+            return None
+        return self._grant(resource, known.number, token, settings, own[0], reply)
 
     def _plan_taken(self, place: ZooKeeperPlace, first: str, deadline: float) -> Plan[Taken]:
         """Say who has the lock."""
@@ -476,12 +494,6 @@ def took_at_once(created: Any, parent: Any, base: Any) -> bool:
         base: the stat of the base, read behind both; None: it is another one by now, and may have been before.
     """
     return bool(created.czxid == parent.pzxid) and base is not None
-
-
-def _nothing() -> Plan[None]:
-    """Return nothing."""
-    return
-    yield
 
 
 def _is_no_other(node: Node, record: Record | None, stat: Any) -> bool:

@@ -2799,8 +2799,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a-lost-creation-leaves-a-node-in-the-queue",
         "fencing/zookeeper/plans.py",
-        "            if twins:",
-        "            if False:",
+        "        if unused:\n            yield from self._plan_delete(place, unused",
+        "        if False:\n            yield from self._plan_delete(place, unused",
         (
             "tests/zookeeper/test_lost_replies.py::test_a_creation_whose_reply_is_lost_leaves_nothing_in_the_queue[sync]",
         ),
@@ -2825,6 +2825,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "if session.id != sent_in:",
         "if False:",
         ("tests/zookeeper/test_sessions.py::test_a_reply_that_is_read_in_another_session_is_not_believed[sync]",),
+    ),
+    Mutant(
+        "a-waiter-keeps-a-node-of-a-session-that-it-has-not-any-more",
+        "fencing/zookeeper/plans.py",
+        "for path, owner in owners.items() if owner == reply.session]",
+        "for path, owner in owners.items()]",
+        ("tests/zookeeper/test_sessions.py::test_a_place_is_a_node_of_its_own_session[sync]",),
     ),
     Mutant(
         "a-session-counts-from-what-a-follower-may-not-have-passed-on",

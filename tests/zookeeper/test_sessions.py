@@ -97,6 +97,25 @@ def test_a_request_that_another_client_repeats_takes_the_node_from_the_first_one
     assert side.call(run_async if side.asynchronous else run, plan, two.perform)
 
 
+def test_a_place_is_a_node_of_its_own_session(side: ZooKeeperSide) -> None:
+    """Another session has one of the same token, before it: a former one of this client, which the servers still keep."""
+    holder, waiter, resource, token = side.coordinator(), side.coordinator()._backend, name(), new_token()
+    held = side.call(holder.acquire, resource, timeout=10)
+    side.client.create(place_of(resource, token), Record(None, "former").data, ephemeral=True, sequence=True)
+    granted = None
+    for is_free in (False, True):
+        if is_free:
+            assert side.call(held.release)
+        plan = waiter.plan_queue(resource, token, waiter.settings, floor=0, deadline=waiter.clock() + 10)
+        granted = side.call(run_async if side.asynchronous else run, plan, waiter.perform)
+        [own] = [node for node in side.queue(resource) if node.startswith(token)]
+        _, stat = side.client.get(f"{queue_of(resource)}/{own}")
+        assert stat.ephemeralOwner == waiter._client.current().id
+    plan = waiter.plan_release(granted, waiter.settings, deadline=waiter.clock() + 10)
+    assert side.call(run_async if side.asynchronous else run, plan, waiter.perform)
+    assert not side.queue(resource)
+
+
 def test_a_session_that_moves_to_another_connection_keeps_its_locks(
     side: ZooKeeperSide, zookeeper_server: ZooKeeperServer
 ) -> None:
