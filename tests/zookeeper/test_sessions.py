@@ -98,7 +98,7 @@ def test_a_request_that_another_client_repeats_takes_the_node_from_the_first_one
 
 
 def test_a_place_is_a_node_of_its_own_session(side: ZooKeeperSide) -> None:
-    """Another session has one of the same token, before it: a former one of this client, which the servers still keep."""
+    """Another session has one of the same token, before it: a former one of this client, which lives on for a while."""
     holder, waiter, resource, token = side.coordinator(), side.coordinator()._backend, name(), new_token()
     held = side.call(holder.acquire, resource, timeout=10)
     side.client.create(place_of(resource, token), Record(None, "former").data, ephemeral=True, sequence=True)
