@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
 
 from fencing import NotAcquired
 from fencing.kernel.fence import new_token
 from fencing.zookeeper.layout import LOCKS, quoted
 from tests.support.refusals import refused_as_held
-from tests.support.zookeeper import ZooKeeperSide, end_session, with_faults
+from tests.support.zookeeper import ZooKeeperFactory, ZooKeeperSide, end_session, with_faults
 
 
 def name() -> str:
@@ -114,6 +118,29 @@ def test_a_free_lock_takes_one_round_trip_and_its_release_another(side: ZooKeepe
     lease = side.call(coordinator.acquire, resource, timeout=10)
     assert side.call(lease.release)
     assert faults.kinds == [["Create2", "GetChildren2", "Exists"], ["Delete"]]
+
+
+@pytest.mark.thorough
+def test_an_empty_queue_is_deleted_and_made_again(side: ZooKeeperSide, fresh_zookeeper: ZooKeeperFactory) -> None:
+    """By the server, at any moment: also between the requests of those who take the lock."""
+    server = fresh_zookeeper(java=["-Dznode.container.checkIntervalMs=20"])
+    coordinators = [side.coordinator(client=KazooClient(server.hosts)) for _ in range(2)]
+    resource, numbers = name(), []
+    end = time.monotonic() + 3
+    while time.monotonic() < end:
+        for each in coordinators:
+            lease = side.call(each.acquire, resource, timeout=30)
+            numbers.append(lease.fence.number)
+            assert side.call(lease.release)
+    assert numbers == sorted(set(numbers))
+    watcher = KazooClient(server.hosts)
+    watcher.start(30)
+    side.wait_until(lambda: watcher.exists(f"{LOCKS}/{quoted(resource)}") is None)
+    assert side.call(side.call(coordinators[0].acquire, resource, timeout=30).release)
+    watcher.stop()
+    watcher.close()
+    for each in coordinators:
+        side.call(each.close)
 
 
 def test_a_waiter_whose_session_ends_queues_again(side: ZooKeeperSide) -> None:
