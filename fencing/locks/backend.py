@@ -179,6 +179,13 @@ class Backend(ABC):
     asynchronous: bool | None = None
     """Whether ``perform`` is ``async def``; None: it has no coordinator yet. Its coordinator sets it."""
 
+    def drop(self, grant: Grant) -> None:  # noqa: B027 - it need not be overridden
+        """Note that a lease was collected without a release. Its ttl frees the lock, so there is nothing to do.
+
+        A backend whose session keeps the lock for longer frees it here. Any thread may collect a lease, so this must
+        not wait, and must not raise.
+        """
+
     def close(self) -> Any:  # noqa: B027 - it need not be overridden
         """Close the connections: ``def``, or ``async def`` for asyncio. Its coordinator has released its locks.
 

@@ -291,7 +291,10 @@ class LeaseBase:
     def __del__(self) -> None:
         if self._freed is not None or self._successor is not None or getattr(self, "_pid", None) != process.pid():
             return  # it was released, its constructor failed, or it is the parent's
-        if self._holding.end("abandoned") and self._is_claimed:  # or else nobody was given it
+        is_dropped = self._holding.end("abandoned")
+        if is_dropped or self._holding.lost is not None:
+            self._backend.drop(self._holding)
+        if is_dropped and self._is_claimed:  # or else nobody was given it
             warnings.warn(
                 f"the lease on {self.fence.resource!r} (fence {self.fence.number}) was never released; "
                 f"use hold(), or release() in a finally; the lock frees itself within {self._until_deadline():.3g} s",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import time
+import warnings
 from typing import Any
 from unittest import SkipTest
 
@@ -53,6 +55,18 @@ class Sessions(CoordinatorTests):
         self.call(kept.renew)
         kept.ensure_held()
         assert self.call(kept.release) is True
+
+    def test_a_lease_that_is_dropped_is_freed_although_its_session_goes_on(self) -> None:
+        coordinator, other = self._of_a_session(), self._make()
+        name, kept = self._name(), self.call(coordinator.acquire, self._name(), timeout=10)
+        self.call(coordinator.acquire, name, timeout=10)  # its lease is dropped at once
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            gc.collect()
+        again = self.call(other.acquire, name, timeout=30)
+        kept.ensure_held()
+        for lease in (again, kept):
+            assert self.call(lease.release) is True
 
     def test_a_session_keeps_a_detached_lease_until_it_ends(self) -> None:
         def story() -> None:

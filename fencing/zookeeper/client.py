@@ -56,6 +56,9 @@ class Client(Sessions):
         self.end_watch(watch)
         self._wait_for_connection(session, wait.seconds)
         watch.request = Watching(wait.path, partial(_set, woken))
+        self.waits.add(watch.request.watcher)
+        if self.closed:  # read after the line above: the closing wakes all that are in there
+            woken.set()
         try:
             result = session.send(watch.request)
             result.wait(max(until - time.monotonic(), LEAST_SECONDS))

@@ -73,6 +73,9 @@ class AsyncClient(Sessions):
             async with asyncio.timeout(max(wait.seconds, LEAST_SECONDS)):
                 await self._wait_for_connection(session, wait.seconds)
                 watch.request = Watching(wait.path, partial(_set, asyncio.get_running_loop(), woken))
+                self.waits.add(watch.request.watcher)
+                if self.closed:  # read after the line above: the closing wakes all that are in there
+                    woken.set()
                 result = session.send(watch.request)
                 if not result.ready():
                     await _called(result)

@@ -10,6 +10,7 @@ from kazoo.client import KazooClient
 
 from fencing.coordinator import Coordinator
 from fencing.kernel.effects import run
+from fencing.locks.holding import Grant
 from fencing.locks.settings import CoordinatorOptions, check_flag, check_seconds
 from fencing.locks.signatures import show_options
 from fencing.zookeeper.calls import Ask, Leave, Wait
@@ -33,6 +34,11 @@ class ZooKeeperBackend(ZooKeeperPlans):
     def perform(self, effect: Ask | Wait | Leave) -> Any:
         """Make requests, or wait."""
         return self._client.perform(effect)
+
+    def drop(self, grant: Grant) -> None:
+        """Free the lock of a lease that was dropped, which the session would keep. It does not wait for it."""
+        if self.held_nodes.pop(grant.token, None) is not None:
+            self._client.send_delete(grant.kept.path)
 
     def close(self) -> None:
         """End the session."""

@@ -14,6 +14,9 @@ from fencing.locks.settings import Settings
 from fencing.zookeeper.calls import Leave, Wait
 from fencing.zookeeper.waiters import Watch
 
+LONGEST_SECONDS = 30.0
+"""How long a place waits before it looks at its queue again. A watch tells of each change before that."""
+
 
 class KeepsPlaces(Protocol):
     """The plans whose waiters have places."""
@@ -54,7 +57,7 @@ class ZooKeeperPlace:
         """Wait until whoever is next before this one has left."""
         until = self._plans.clock() + seconds
         try:
-            self.is_woken = yield Wait(self.watch, self.ahead, seconds)
+            self.is_woken = yield Wait(self.watch, self.ahead, min(seconds, LONGEST_SECONDS))
             self._failures = 0
         except (NoReply, CoordinatorUnavailable):
             self._failures += 1

@@ -423,9 +423,10 @@ class ZooKeeperPlans(ZooKeeperReading):
 
     def plan_release(self, grant: GrantOrFence, settings: Settings, *, deadline: float) -> Plan[bool]:
         resource, token = grant.resource, grant.token
+        # First: if this gets no answer, and its connection is lost, the next one deletes what is not in use.
+        self.held_nodes.pop(token, None)
         if isinstance(grant, Grant):
             answer = yield from self.plan_ask(resource, settings, deadline, delete(grant.kept.path), is_release=True)
-            self.held_nodes.pop(token, None)
             return not is_missing(answer.value.values[0]) or answer.repeated
         parent, repeated = self.root + queue_of(resource), False
         answer = yield from self.plan_ask(resource, settings, deadline, sync(parent), children(parent), is_release=True)
@@ -437,7 +438,6 @@ class ZooKeeperPlans(ZooKeeperReading):
             requests = [delete(f"{parent}/{node.name}") for node in own]
             answer = yield from self.plan_ask(resource, settings, deadline, *requests, is_release=True)
             held = own[0] is nodes[0] and (answer.repeated or not is_missing(answer.value.values[0]))
-        self.held_nodes.pop(token, None)
         return held or repeated
 
     # Grants
@@ -477,7 +477,7 @@ class ZooKeeperPlans(ZooKeeperReading):
         freed = [resource for (resource, _), stat in zip(held, answer.value.values, strict=True) if stat is not None]
         if freed:
             logger.warning(
-                "%r frees locks that were detached and not adopted, because its session ends with it: %s",
+                "%r frees locks that were detached, and that nobody has adopted, because its session ends with it: %s",
                 self,
                 ", ".join(map(repr, freed)),
             )

@@ -36,7 +36,7 @@ from fencing.kernel.helping import Helpers, Overdue
 from fencing.kernel.retry import NoReply
 from fencing.kernel.waking import safe_lock
 from fencing.kernel.workers import DaemonThread
-from fencing.zookeeper.calls import Ask, Reply, Wait, is_missing
+from fencing.zookeeper.calls import Ask, Reply, Wait, delete, is_missing
 from fencing.zookeeper.leftovers import Unused, sweep
 from fencing.zookeeper.session import Session
 from fencing.zookeeper.waiters import Watch
@@ -117,6 +117,8 @@ class Sessions:
     def _reset(self) -> None:
         self._starting = safe_lock()
         self._session: Session | None = None
+        self.waits: set[Callable[[Any], object]] = set()
+        """What wakes each that waits."""
 
     def current(self) -> Session:
         """Return the session, which was started. All threads have the same one."""
@@ -163,8 +165,8 @@ class Sessions:
             longer = "at least" if session.kept_ms > session.asked_ms else "at most"
             raise CoordinatorUnavailable(
                 f"ZooKeeper at {self.address} keeps a session for {longer} {session.kept_ms / 1000:g} s, and the ttl "
-                f"is {self._seconds:g} s; pass another ttl, or change minSessionTimeout and maxSessionTimeout of the "
-                f"servers",
+                f"is {self._seconds:g} s; pass another timeout to the KazooClient or another ttl to the coordinator, "
+                f"or change minSessionTimeout and maxSessionTimeout of the servers",
                 address=self.address,
             )
 
@@ -227,7 +229,7 @@ class Sessions:
         elif isinstance(error, InvalidACLError):
             what = "the default_acl of the client is refused; pass another one"
         elif isinstance(error, AuthFailedError):
-            what = "the log-in failed; correct auth_data or sasl_options of the client, and make a new coordinator"
+            what = "the log-in failed; correct auth_data or sasl_options of the client, then retry"
         elif isinstance(error, KazooException):
             what = f"{type(error).__name__} {error}".rstrip()
         else:
@@ -238,10 +240,17 @@ class Sessions:
         """Give up a watch."""
         request, session = watch.request, self._session
         if request is not None:
+            self.waits.discard(request.watcher)
             request.is_given_up = True  # if its reply is still to come, kazoo's thread forgets it then
             if session is not None:
                 session.forget_watch(request.path, request.watcher)
             watch.request = None  # last: who is interrupted before this does it again
+
+    def send_delete(self, path: str) -> None:
+        """Delete a node some time, without waiting for it. If that is lost, the next connection does it."""
+        session = self._session
+        if session is not None and not self.closed and session.pid == os.getpid():
+            session.send(delete(path))
 
     def after_closing(self, effect: Ask | Wait) -> Reply:
         """Answer a release: with the session, all of its nodes were deleted."""
@@ -252,6 +261,8 @@ class Sessions:
     def end(self) -> None:
         """End the session, and with it all that it holds."""
         self.closed = True
+        for wake in list(self.waits):
+            wake(None)
         session, self._session = self._session, None
         if session is not None:
             try:

@@ -92,7 +92,9 @@ def test_settings(
 @both
 def test_the_clock_floor_is_an_option_of_coordinators(coordinator: Any, lock: Any, client: Any) -> None:
     assert_refused(TypeError, "clock_floor must be True or False", coordinator, client, clock_floor=1)
-    assert_refused(TypeError, "it is an option of RedisCoordinator", lock, client, "r", clock_floor=False)
+    assert_refused(
+        TypeError, "it is an option of coordinators, and not of those of SQL", lock, client, "r", clock_floor=False
+    )
     assert_refused(
         TypeError,
         f"{coordinator.__name__}; the options are clock_floor, replicas, ttl",

@@ -207,6 +207,10 @@ class LogPlans(Backend):
                     return
                 self.touched_at = now
 
+    def drop(self, grant: Grant) -> None:
+        if not self.is_cut_off:  # it does not wait: the log is in this process
+            self.log.ask(Request("release", (grant.resource, grant.token)))
+
     def close(self) -> None:
         self.is_over.set()
         if self.session is not None and not self.is_cut_off:

@@ -237,7 +237,7 @@ def test_a_log_in_that_fails_is_refused_and_leaves_no_threads(side: ZooKeeperSid
     coordinator = side.coordinator(client=KazooClient(side.hosts, auth_data=[("unheard", "of")]))
     before = threads()
     for _ in range(5):
-        refused(side, coordinator, "the log-in failed; correct auth_data or sasl_options of the client, and make a new")
+        refused(side, coordinator, "the log-in failed; correct auth_data or sasl_options of the client, then retry")
         with pytest.raises(CoordinatorUnavailable, match="log-in failed"):
             side.call(coordinator.holder, name())
     side.wait_until(lambda: threads() <= before + 3)

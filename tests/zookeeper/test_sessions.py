@@ -18,7 +18,7 @@ from fencing.kernel.effects import run, run_async
 from fencing.kernel.fence import new_token
 from fencing.zookeeper.calls import EPHEMERAL, SEQUENTIAL, create
 from fencing.zookeeper.layout import LOCKS, Record, place_of, queue_of, quoted
-from tests.support.zookeeper import ZooKeeperFactory, ZooKeeperSide, end_session
+from tests.support.zookeeper import ZooKeeperFactory, ZooKeeperSide, end_session, with_faults
 
 
 def name() -> str:
@@ -45,7 +45,7 @@ def test_a_ttl_that_the_servers_do_not_keep_is_refused(side: ZooKeeperSide, ttl:
     coordinator, resource = side.coordinator(ttl=ttl), name()
     error = side.expect(CoordinatorUnavailable, coordinator.acquire, resource, timeout=10)
     kept, word = (0.4, "at least") if ttl < 1 else (60, "at most")
-    assert f"keeps a session for {word} {kept:g} s, and the ttl is {ttl:g} s; pass another ttl" in str(error)
+    assert f"keeps a session for {word} {kept:g} s, and the ttl is {ttl:g} s; pass another timeout" in str(error)
     assert not side.queue(resource)
 
 
@@ -220,6 +220,41 @@ def test_a_reply_that_is_read_in_another_session_is_not_believed(side: ZooKeeper
     assert side.call(lease.release)
 
 
+def test_a_release_without_an_answer_frees_the_lock_when_it_is_connected_again(
+    side: ZooKeeperSide, zookeeper_server: ZooKeeperServer
+) -> None:
+    """No ttl does: the session goes on."""
+    with Proxy(zookeeper_server.host, zookeeper_server.port) as proxy:
+        coordinator = side.coordinator(client=KazooClient(f"{proxy.host}:{proxy.port}"), ttl=6.0)
+        resource = name()
+        lease = side.call(coordinator.acquire, resource, timeout=10)
+        faults = with_faults(coordinator)
+        faults.lose("request", 0, 1000)
+        side.expect(CoordinatorUnavailable, lease.release)
+        assert len(side.queue(resource)) == 1
+        proxy.cut()
+        side.wait_until(lambda: not side.queue(resource))
+        faults.lost = lambda _: None
+        side.call(coordinator.close)
+
+
+def test_a_wait_ends_with_the_closing(side: ZooKeeperSide) -> None:
+    coordinator, holder, resource = side.coordinator(), side.coordinator(), name()
+    held = side.call(holder.acquire, resource, timeout=10)
+    errors: list[RuntimeError] = []
+
+    def wait() -> None:
+        errors.append(side.expect(RuntimeError, coordinator.acquire, resource))  # without a time-out
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    side.wait_until(lambda: session_of(coordinator)._child_watchers)
+    side.call(coordinator.close)
+    waiting.join(20)
+    assert "this coordinator was closed" in str(errors[0])
+    assert side.call(held.release)
+
+
 def test_the_closing_warns_of_what_nobody_adopted(side: ZooKeeperSide, caplog: pytest.LogCaptureFixture) -> None:
     one, two = side.coordinator(), side.coordinator()
     names = [name() for _ in range(3)]
@@ -230,7 +265,7 @@ def test_the_closing_warns_of_what_nobody_adopted(side: ZooKeeperSide, caplog: p
         side.call(one.close)
     [said] = [record.getMessage() for record in caplog.records if record.name == "fencing"]
     assert said.endswith(
-        f"frees locks that were detached and not adopted, because its session ends with it: {names[1]!r}"
+        f"frees locks that were detached, and that nobody has adopted, because its session ends with it: {names[1]!r}"
     )
     side.call(adopted.renew)
     assert side.call(adopted.release)
