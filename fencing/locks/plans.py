@@ -471,7 +471,7 @@ def adopt(backend: Backend, fence: Fence, settings: Settings, lease: Callable[[G
     adopted = process.pid(), fence
     try:
         deadline = _deadline(backend, settings)
-        taking.token = token = backend.adoptions.pop(adopted, None) or new_token()
+        taking.token = token = backend.adoptions.get(adopted) or new_token()
         try:
             grant = yield from backend.plan_remint(fence, token, settings, floor=0, deadline=deadline)
         except CoordinatorUnavailable as error:
@@ -479,6 +479,7 @@ def adopt(backend: Backend, fence: Fence, settings: Settings, lease: Callable[[G
             remember_adoption(backend, adopted, token)
             text = f"{error}; nothing was freed: adopt the same fence again with this coordinator, within its ttl"
             raise CoordinatorUnavailable(text, resource=error.resource, address=error.address) from error
+        backend.adoptions.pop(adopted, None)
         if grant is None:
             taking.over()
             raise LeaseLost(fence=fence, reason="gone")

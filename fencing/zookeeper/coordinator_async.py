@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from typing import Any, Unpack
-from weakref import WeakMethod
+from weakref import ref
 
 from kazoo.client import KazooClient
 
 from fencing.coordinator_async import AsyncCoordinator
 from fencing.kernel.effects import run_async
-from fencing.locks.holding import Grant
 from fencing.locks.settings import AsyncCoordinatorOptions, check_flag, check_seconds
 from fencing.locks.signatures import show_options
 from fencing.zookeeper.calls import Ask, Leave, Wait
 from fencing.zookeeper.client_async import AsyncClient
 from fencing.zookeeper.plans import ZooKeeperPlans
 from fencing.zookeeper.session import seconds_of
-from fencing.zookeeper.sessions import call_weakly, check_client
+from fencing.zookeeper.sessions import check_client
 
 
 class AsyncZooKeeperBackend(ZooKeeperPlans):
@@ -25,8 +24,7 @@ class AsyncZooKeeperBackend(ZooKeeperPlans):
     def __init__(self, client: KazooClient, seconds: float, *, clock_floor: bool) -> None:
         self.clock_floor = check_flag(clock_floor, "clock_floor")
         self.session_seconds = seconds
-        over, unused = call_weakly(WeakMethod(self.session_is_over)), call_weakly(WeakMethod(self.unused_of), ())
-        self._client = AsyncClient(client, seconds, over, unused)
+        self._client = AsyncClient(client, seconds, ref(self))
         self.root, self.acl = self._client.root, self._client.acl
         self.address = self.location = self._client.address
 
@@ -34,10 +32,9 @@ class AsyncZooKeeperBackend(ZooKeeperPlans):
         """Make requests, or wait."""
         return await self._client.perform(effect)
 
-    def drop(self, grant: Grant) -> None:
-        """Free the lock of a lease that was dropped, which the session would keep. It does not wait for it."""
-        if self.held_nodes.pop(grant.token, None) is not None:
-            self._client.send_delete(grant.kept.path)
+    def sweep_in(self, seconds: float) -> None:
+        """Have the nodes deleted that nobody uses, in so many seconds."""
+        self._client.sweep_in(seconds)
 
     async def close(self) -> None:
         """End the session."""

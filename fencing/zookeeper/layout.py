@@ -27,6 +27,9 @@ A name, and not the data: after a data loss another base could have the version 
 
 PARENTS = ("/fencing", ROOT, LOCKS, BASES)
 
+MOST_BYTES = 10_000
+"""What is longer is no record."""
+
 _MARK = "__lock__"
 _NODE = re.compile(rf"(?P<token>[^~]*)(~.*)?{_MARK}(?P<order>-\d{{9,10}}|\d{{10}})", re.DOTALL)
 _MOST_DIGITS = len(str(MAX_NUMBER))
@@ -51,13 +54,14 @@ class Record(NamedTuple):
 
 def record_of(data: bytes) -> Record | None:
     """Return the record of a node; None: it is of another program."""
-    if not data.startswith(b'["fencing", '):
+    if not data.startswith(b'["fencing", ') or len(data) > MOST_BYTES:
         return None
     try:
         _, base, owner, *_ = json.loads(data)
-        return Record(None if base is None else int(base), str(owner))
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         return None
+    is_base = base is None or (type(base) is int and 0 <= base <= MAX_NUMBER)
+    return Record(base, owner) if is_base and type(owner) is str and owner.isprintable() else None
 
 
 def number_of(record: Record | None, position: int) -> int | None:

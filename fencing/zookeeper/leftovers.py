@@ -1,33 +1,55 @@
-"""Deletes the nodes of a session that nobody uses, when it is connected again.
+"""Deletes the nodes of a session that nobody uses: no ttl ends them, because the session is kept alive.
 
-A restored snapshot brings back nodes that were deleted since. The session may be one of those in the snapshot, and then
-it would keep them for as long as its process runs.
+A lease was dropped, a release or a try got no answer, a waiter's event loop has ended, a restored snapshot has brought
+back what was deleted. So the nodes are looked through at each new connection, and a while after anything of that kind.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from fencing.zookeeper.calls import delete, ephemerals, exists
 
-Unused = Callable[[Sequence[str]], Sequence[str]]
-"""Says which of these nodes nobody uses."""
+
+class KeepsNodes(Protocol):
+    """What knows which nodes are in use. Any thread may call it."""
+
+    @property
+    def held_nodes(self) -> Iterable[str]:
+        """The tokens that have a node."""
+
+    def session_is_over(self, session: int) -> None:
+        """Note that a session is over, with all of its nodes."""
+
+    def unused_of(self, paths: Sequence[str]) -> Sequence[str]:
+        """Return those of the session's nodes that nobody uses."""
+
+    def forget_missing(self, tokens: Iterable[str], paths: Sequence[str]) -> None:
+        """Forget those of the tokens that have none of these nodes, which are all of the session."""
 
 
-def sweep(session: Any, unused: Unused) -> None:
+Nodes = Callable[[], KeepsNodes | None]
+"""A weak reference: kazoo's threads must not keep a coordinator."""
+
+
+def sweep(session: Any, nodes: Nodes) -> None:
     """Delete what is not used. It goes on in kazoo's threads; if the connection is lost, the next one does it again."""
-    session.send(ephemerals()).rawlink(partial(_listed, session, unused))
+    keeper = nodes()
+    if keeper is not None:
+        session.send(ephemerals()).rawlink(partial(_listed, session, nodes, list(keeper.held_nodes)))
 
 
-def _listed(session: Any, unused: Unused, result: Any) -> None:
-    if result.exception is None:  # servers before 3.6 have no such request
-        for path in unused(result.value):
-            session.send(exists(path)).rawlink(partial(_seen, session, unused, path))
+def _listed(session: Any, nodes: Nodes, before: list[str], result: Any) -> None:
+    keeper = nodes()
+    if keeper is not None and result.exception is None:
+        keeper.forget_missing(before, result.value)
+        for path in keeper.unused_of(result.value):
+            session.send(exists(path)).rawlink(partial(_seen, session, nodes, path))
 
 
-def _seen(session: Any, unused: Unused, path: str, result: Any) -> None:
-    stat = None if result.exception else result.value
-    if stat is not None and unused([path]):
+def _seen(session: Any, nodes: Nodes, path: str, result: Any) -> None:
+    stat, keeper = None if result.exception else result.value, nodes()
+    if stat is not None and keeper is not None and keeper.unused_of([path]):
         session.send(delete(path, stat.version))  # whoever takes it meanwhile changes the version

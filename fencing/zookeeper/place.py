@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any, Protocol
 
 from fencing.kernel.effects import Plan, Sleep
@@ -27,6 +27,11 @@ class KeepsPlaces(Protocol):
     @property
     def tokens_in_use(self) -> MutableMapping[str, Any]: ...
 
+    @property
+    def held_nodes(self) -> Mapping[str, Any]: ...
+
+    sweep_in: Callable[[float], None]
+
     def plan_release(self, grant: Fence, settings: Settings, *, deadline: float) -> Plan[bool]: ...
 
 
@@ -37,6 +42,7 @@ class ZooKeeperPlace:
         path: of its node; empty: it has none.
         session: the one that has created it.
         ahead: the node whose end lets it ask again.
+        is_next: that was the first of the queue.
         is_woken: that has just ended, so the lock is mostly free for it.
     """
 
@@ -44,7 +50,7 @@ class ZooKeeperPlace:
         self._plans = plans
         self.resource, self.token, self.settings = resource, token, settings
         self.path, self.session, self.ahead = "", 0, ""
-        self.is_woken = False
+        self.is_woken = self.is_next = False
         self.watch: Any = Watch()
         plans.tokens_in_use[token] = self
         self._failures = 0
@@ -68,3 +74,9 @@ class ZooKeeperPlace:
         """Delete the node: this ends the place, and a grant too."""
         yield Leave(self.watch)
         yield from self._plans.plan_release(Fence(self.resource, 1, self.token), self.settings, deadline=deadline)
+        self.lose()
+
+    def __del__(self) -> None:
+        """Have its node deleted, if it has left none but that: its event loop has ended before it could."""
+        if getattr(self, "path", "") and self.token not in self._plans.held_nodes:
+            self._plans.sweep_in(0.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -55,6 +55,12 @@ logger = logging.getLogger("fencing")
 MOST_NAMED = 100
 """How many detached locks the closing looks for."""
 
+MOST_REMINTS = 1000
+"""How many replacements without an answer are remembered."""
+
+SWEEP_ABOVE = 1000
+"""Above how many nodes of locks those are forgotten that others have taken over."""
+
 MOST_RACES = 20
 """How often a request is made again because another one has changed the base, or the queue."""
 
@@ -69,6 +75,18 @@ class Kept(NamedTuple):
         session: that the node belongs to.
     """
 
+    path: str
+    session: int
+
+
+def _leave(seconds: float) -> None:
+    """Do nothing: a coordinator has a session that does it."""
+
+
+class HeldNode(NamedTuple):
+    """The node of a lock that this process was granted, and has not released."""
+
+    resource: str
     path: str
     session: int
 
@@ -116,7 +134,7 @@ class ZooKeeperPlans(ZooKeeperReading):
         return WeakValueDictionary()
 
     @cached_property
-    def held_nodes(self) -> dict[str, tuple[str, str]]:
+    def held_nodes(self) -> dict[str, HeldNode]:
         """The resource and the node of each lock that this process was granted and has not released, by its token."""
         return {}
 
@@ -125,7 +143,9 @@ class ZooKeeperPlans(ZooKeeperReading):
         for grant in self.held():
             if grant.kept.session == session:
                 grant.lose("gone", OVER)
-                self.held_nodes.pop(grant.token, None)
+        for token, node in list(self.held_nodes.items()):
+            if node.session == session:
+                self.held_nodes.pop(token, None)
 
     def unused_of(self, paths: Sequence[str]) -> list[str]:
         """Return those of the session's nodes that nobody here uses. Any thread may call it."""
@@ -135,7 +155,32 @@ class ZooKeeperPlans(ZooKeeperReading):
             for node in nodes_of([path.rpartition("/")[2]])
             if node.token not in self.held_nodes and node.token not in self.tokens_in_use
             if node.token not in self.adoptions.values()  # without an answer: the same request is made again
+            if self._remints.get(node.token) not in self.held_nodes  # likewise
         ]
+
+    def forget_missing(self, tokens: Iterable[str], paths: Sequence[str]) -> None:
+        """Forget those of the tokens that have none of these nodes: others have adopted them, or forced them out."""
+        there = set(paths)
+        for token in tokens:
+            node = self.held_nodes.get(token)
+            if node is not None and node.path not in there:
+                self.held_nodes.pop(token, None)
+        self._sweep_above = max(SWEEP_ABOVE, 2 * len(self.held_nodes))
+
+    def drop(self, grant: Grant) -> None:
+        """Free the lock of a lease that was dropped, which the session would keep."""
+        if self.held_nodes.pop(grant.token, None) is not None:
+            self.sweep_in(0.0)
+
+    sweep_in: Callable[[float], None] = staticmethod(_leave)
+    """Has the nodes deleted that nobody uses, in so many seconds."""
+
+    _sweep_above = SWEEP_ABOVE
+
+    @cached_property
+    def _remints(self) -> dict[str, str]:
+        """Of each replacement that got no answer, its token and that of the lease. The lease makes it again."""
+        return {}
 
     # Acquire
 
@@ -151,6 +196,7 @@ class ZooKeeperPlans(ZooKeeperReading):
             raise
         if isinstance(outcome, Taken) and place.path:
             yield from self._plan_delete(place, [place.path], deadline)
+            place.lose()
         return outcome
 
     def is_waited_for(self, resource: str) -> bool:
@@ -206,7 +252,8 @@ class ZooKeeperPlans(ZooKeeperReading):
             if is_first and seen.granted_at is not None:
                 return self._granted(token, resource, settings, numbers, seen.granted_at, path, seen.reply)
             if not is_first:
-                place.ahead = f"{parent}/{seen.nodes[seen.nodes.index(mine[0]) - 1].name}"
+                before = seen.nodes.index(mine[0]) - 1
+                place.ahead, place.is_next = f"{parent}/{seen.nodes[before].name}", before == 0
                 return (yield from self._plan_taken(place, f"{parent}/{seen.nodes[0].name}", deadline))
             reply = seen.reply
             if results is None:
@@ -233,7 +280,7 @@ class ZooKeeperPlans(ZooKeeperReading):
         if not place.path:
             return (yield from self._plan_enter(place, numbers, deadline, queue=queue))
         requests = [children(self.root + queue_of(place.resource))]
-        if place.is_woken:  # it is mostly the first, so it does not wait for the reply that says so
+        if place.is_woken and place.is_next:  # it is mostly the first, so it does not wait for the reply that says so
             place.is_woken = False
             requests.append(self._taking(place.path, numbers, place.settings))
         answer = yield from self.plan_ask(place.resource, place.settings, deadline, *requests, may_take=place.token)
@@ -330,7 +377,17 @@ class ZooKeeperPlans(ZooKeeperReading):
         def is_it(node: Node, record: Record | None, stat: Any) -> bool:
             return (node.token, number_of(record, stat.mzxid)) == (grant.token, grant.number)
 
-        return (yield from self._plan_replace(grant.resource, token, settings, floor, deadline, is_it, None))
+        try:
+            made = yield from self._plan_replace(grant.resource, token, settings, floor, deadline, is_it, None)
+        except CoordinatorUnavailable:
+            while len(self._remints) >= MOST_REMINTS:
+                self._remints.pop(next(iter(self._remints)), None)
+            self._remints[token] = grant.token
+            raise
+        self._remints.pop(token, None)
+        if made is not None:
+            self.held_nodes.pop(grant.token, None)
+        return made
 
     def plan_force(
         self, resource: str, token: str, settings: Settings, *, floor: int, deadline: float, holder: Holder
@@ -428,7 +485,7 @@ class ZooKeeperPlans(ZooKeeperReading):
         if isinstance(grant, Grant):
             answer = yield from self.plan_ask(resource, settings, deadline, delete(grant.kept.path), is_release=True)
             return not is_missing(answer.value.values[0]) or answer.repeated
-        parent, repeated = self.root + queue_of(resource), False
+        parent = self.root + queue_of(resource)
         answer = yield from self.plan_ask(resource, settings, deadline, sync(parent), children(parent), is_release=True)
         found = answer.value.values[1]
         nodes = [] if is_missing(found) else nodes_of(found[0])
@@ -438,7 +495,7 @@ class ZooKeeperPlans(ZooKeeperReading):
             requests = [delete(f"{parent}/{node.name}") for node in own]
             answer = yield from self.plan_ask(resource, settings, deadline, *requests, is_release=True)
             held = own[0] is nodes[0] and (answer.repeated or not is_missing(answer.value.values[0]))
-        return held or repeated
+        return held
 
     # Grants
 
@@ -459,22 +516,25 @@ class ZooKeeperPlans(ZooKeeperReading):
         return self._grant(resource, numbers.log.number_at(position), token, settings, path, reply)
 
     def _grant(self, resource: str, number: int, token: str, settings: Settings, path: str, reply: Reply) -> Grant:
-        self.held_nodes[token] = resource, path
+        self.held_nodes[token] = HeldNode(resource, path, reply.session)
+        if len(self.held_nodes) > self._sweep_above:
+            self._sweep_above = 2 * len(self.held_nodes)
+            self.sweep_in(0.0)
         grant = Grant(resource, number, token, settings.deadline(reply.alive_at), Kept(path, reply.session))
         self._known[token] = grant
         return grant
 
     def plan_before_closing(self) -> Plan[None]:
         """Warn of the locks that the end of the session frees: they were detached, and nobody has adopted them."""
-        held, settings = list(self.held_nodes.values())[:MOST_NAMED], self.settings.for_one_try()
+        held, settings = list(self.held_nodes.values())[-MOST_NAMED:], self.settings.for_one_try()
         if not held:
             return
         try:
-            requests = (exists(path) for _, path in held)
+            requests = (exists(node.path) for node in held)
             answer = yield from self.plan_ask("closing", settings, self.give_back_deadline(settings), *requests)
         except (CoordinatorUnavailable, RuntimeError):
             return
-        freed = [resource for (resource, _), stat in zip(held, answer.value.values, strict=True) if stat is not None]
+        freed = [node.resource for node, stat in zip(held, answer.value.values, strict=True) if stat is not None]
         if freed:
             logger.warning(
                 "%r frees locks that were detached, and that nobody has adopted, because its session ends with it: %s",

@@ -108,7 +108,7 @@ class Session(KazooClient):  # type: ignore[misc]
         is_logging_in: whether the last log-in with SASL was not answered.
         finalizer: ends it, at the latest when its coordinator is collected.
         settled: is set while it is connected, and when it has ended.
-        again: is called with it when it is connected again, in kazoo's thread. It must not block.
+        again: is called with it at each connection, in kazoo's thread. It must not block.
     """
 
     def __init__(self, like: KazooClient, seconds: float, over: Callable[[int], object]) -> None:
@@ -158,7 +158,6 @@ class Session(KazooClient):  # type: ignore[misc]
         self.waiting: set[Callable[[], object]] = set()
         """What is called when it is settled. Another thread does."""
         self.again: Callable[[Session], object] | None = None
-        self._connected_id: int | None = None
         self.add_listener(self._on_state)
 
     @property
@@ -175,9 +174,8 @@ class Session(KazooClient):  # type: ignore[misc]
         if state == KazooState.CONNECTED:
             self.away_since = None
             self.settle()
-            if self._session_id == self._connected_id and self.again is not None:
+            if self.again is not None:  # behind what was asked for meanwhile, also if this is another session
                 self.again(self)
-            self._connected_id = self._session_id
             return
         if self.away_since is None:
             self.away_since = process.now()

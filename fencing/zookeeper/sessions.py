@@ -34,10 +34,11 @@ from fencing.kernel import process
 from fencing.kernel.errors import CoordinatorUnavailable
 from fencing.kernel.helping import Helpers, Overdue
 from fencing.kernel.retry import NoReply
+from fencing.kernel.timer import timer
 from fencing.kernel.waking import safe_lock
 from fencing.kernel.workers import DaemonThread
-from fencing.zookeeper.calls import Ask, Reply, Wait, delete, is_missing
-from fencing.zookeeper.leftovers import Unused, sweep
+from fencing.zookeeper.calls import Ask, Reply, Wait, is_missing
+from fencing.zookeeper.leftovers import Nodes, sweep
 from fencing.zookeeper.session import Session
 from fencing.zookeeper.waiters import Watch
 
@@ -100,12 +101,11 @@ class Sessions:
     Args:
         like: the user's client, of which only the settings are used.
         seconds: the time-out of the session.
-        over: is called when a session is over, with its id.
-        unused: says which of these nodes of the session nobody uses.
+        nodes: what knows which nodes are in use.
     """
 
-    def __init__(self, like: KazooClient, seconds: float, over: Callable[[int], object], unused: Unused) -> None:
-        self._like, self._seconds, self._over, self._unused = like, seconds, over, unused
+    def __init__(self, like: KazooClient, seconds: float, nodes: Nodes) -> None:
+        self._like, self._seconds, self._nodes = like, seconds, nodes
         self.root: str = like.chroot
         self.acl: Any = like.default_acl or OPEN_ACL_UNSAFE
         self.address = ",".join(f"{host}:{port}" for host, port in like.hosts) + like.chroot
@@ -139,8 +139,8 @@ class Sessions:
         return away_since is not None and process.now() - away_since > AWAY_TTLS * self._seconds
 
     def _start(self) -> Session:
-        session = Session(self._like, self._seconds, self._over)
-        session.again = partial(sweep, unused=self._unused)
+        session = Session(self._like, self._seconds, partial(_is_over, self._nodes))
+        session.again = partial(sweep, nodes=self._nodes)
         session.finalizer = weakref.finalize(self, _stop_later, session)
         session.finalizer.atexit = False
         try:
@@ -193,6 +193,7 @@ class Sessions:
 
     def no_reply(self, session: Session, seconds: float) -> NoReply:
         """Return the error of requests that were not answered in time."""
+        self.sweep_in(self._seconds)  # whoever has asked may have gone, and what it has asked for come all the same
         asked = "; SASL has not answered the log-in either: do the servers have it?" if session.is_logging_in else ""
         return NoReply(TimeoutError(f"no reply within {seconds:.3g} s{asked}"), may_have_run=True)
 
@@ -246,11 +247,11 @@ class Sessions:
                 session.forget_watch(request.path, request.watcher)
             watch.request = None  # last: who is interrupted before this does it again
 
-    def send_delete(self, path: str) -> None:
-        """Delete a node some time, without waiting for it. If that is lost, the next connection does it."""
-        session = self._session
-        if session is not None and not self.closed and session.pid == os.getpid():
-            session.send(delete(path))
+    def sweep_in(self, seconds: float) -> None:
+        """Have what nobody uses deleted, in so many seconds. A destructor may call it: it sends nothing itself."""
+        session, nodes = self._session, self._nodes
+        if session is not None and not self.closed:
+            timer().call_at(process.now() + seconds, partial(_sweep, session, nodes), lambda: nodes() is not None)
 
     def after_closing(self, effect: Ask | Wait) -> Reply:
         """Answer a release: with the session, all of its nodes were deleted."""
@@ -278,14 +279,15 @@ class Sessions:
             return True
 
 
-def call_weakly(method: weakref.WeakMethod[Callable[[Any], Any]], otherwise: Any = None) -> Callable[[Any], Any]:
-    """Return a function that calls a method while its object is alive: kazoo's thread must not keep a backend."""
+def _is_over(nodes: Nodes, session: int) -> None:
+    keeper = nodes()
+    if keeper is not None:
+        keeper.session_is_over(session)
 
-    def call(argument: Any) -> Any:
-        found = method()
-        return otherwise if found is None else found(argument)
 
-    return call
+def _sweep(session: Session, nodes: Nodes) -> None:
+    if session.connected and not session.is_ending and session.pid == os.getpid():
+        sweep(session, nodes)
 
 
 def _stop(session: Session) -> None:

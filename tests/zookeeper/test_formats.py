@@ -52,6 +52,18 @@ def test_a_record() -> None:
     assert number_of(waits, 8) is number_of(None, 8) is None
     for foreign in (b"", b"another program", b'["fencing", ', b'["fencing", "x", 1]', b"\xff"):
         assert record_of(foreign) is None
+    for wrong in (
+        b'1e999, "x"',
+        b'-1, "x"',
+        b'true, "x"',
+        b"1" * 5000 + b', "x"',
+        b"1, [1]",
+        b'1, "\\ud800"',
+        b'1, "\\n"',
+        b"[" * 5000,
+    ):
+        foreign = b'["fencing", ' + wrong + b"]"
+        assert record_of(foreign) is None
 
 
 def test_the_names_of_a_queue() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import threading
 import time
@@ -16,6 +17,7 @@ from examples.servers.proxy import Proxy
 from fencing import CoordinatorUnavailable, LeaseLost
 from fencing.kernel.effects import run, run_async
 from fencing.kernel.fence import new_token
+from fencing.testing.base import AsyncScriptedGuard, ScriptedGuard
 from fencing.zookeeper.calls import EPHEMERAL, SEQUENTIAL, create
 from fencing.zookeeper.layout import LOCKS, Record, place_of, queue_of, quoted
 from tests.support.zookeeper import ZooKeeperFactory, ZooKeeperSide, end_session, with_faults
@@ -236,6 +238,78 @@ def test_a_release_without_an_answer_frees_the_lock_when_it_is_connected_again(
         side.wait_until(lambda: not side.queue(resource))
         faults.lost = lambda _: None
         side.call(coordinator.close)
+
+
+def test_a_place_that_is_dropped_leaves_no_node(side: ZooKeeperSide) -> None:
+    """Its event loop has ended before it could leave the queue."""
+    holder, waiter, resource = side.coordinator(), side.coordinator()._backend, name()
+    held = side.call(holder.acquire, resource, timeout=10)
+    plan = waiter.plan_queue(resource, new_token(), waiter.settings, floor=0, deadline=waiter.clock() + 10)
+    taken = side.call(run_async if side.asynchronous else run, plan, waiter.perform)
+    assert len(side.queue(resource)) == 2
+    del taken, plan
+    gc.collect()
+    side.wait_until(lambda: len(side.queue(resource)) == 1)
+    assert side.call(held.release)
+
+
+@pytest.mark.thorough
+def test_a_request_that_comes_after_its_time_leaves_no_node(
+    side: ZooKeeperSide, zookeeper_server: ZooKeeperServer
+) -> None:
+    """Whoever has asked for it is gone, and its session goes on, at the same connection."""
+    with Proxy(zookeeper_server.host, zookeeper_server.port) as proxy:
+        coordinator = side.coordinator(client=KazooClient(f"{proxy.host}:{proxy.port}"), ttl=6.0)
+        resource = name()
+        side.call(side.call(coordinator.acquire, resource, timeout=10).release)
+        coordinator._backend.give_back_later = lambda *_: None  # its event loop has ended
+        session = session_of(coordinator).client_id
+        stalled = proxy.hold_request_when(lambda request: b"sessions%2F" in request)
+        side.expect(CoordinatorUnavailable, coordinator.acquire, resource, timeout=0.3)
+        assert stalled.fired
+        proxy.restore()
+        side.wait_until(lambda: side.queue(resource), seconds=5)
+        side.wait_until(lambda: not side.queue(resource), seconds=30)
+        assert session_of(coordinator).client_id == session
+        side.call(coordinator.close)
+
+
+@pytest.mark.thorough
+def test_a_reclaim_without_an_answer_outlasts_a_reconnection(
+    side: ZooKeeperSide, zookeeper_server: ZooKeeperServer
+) -> None:
+    """The lock is kept, as the error says, until it is called again."""
+    guard = AsyncScriptedGuard() if side.asynchronous else ScriptedGuard()
+    with Proxy(zookeeper_server.host, zookeeper_server.port) as proxy:
+        coordinator = side.coordinator(client=KazooClient(f"{proxy.host}:{proxy.port}"), ttl=10.0, guards=[guard])
+        resource = name()
+        lease = side.call(coordinator.acquire, resource, timeout=10)
+        faults = with_faults(coordinator)
+        faults.lost = lambda ask: "reply" if type(ask.requests[0]).__name__ == "Transaction" else None
+        side.expect(CoordinatorUnavailable, lease.reclaim, timeout=0.5)
+        faults.lost = lambda _: None
+        [reclaimed] = side.queue(resource)
+        assert lease.fence.token not in reclaimed
+        proxy.cut()
+        side.wait_until(lambda: session_of(coordinator).connected)
+        coordinator._backend.sweep_in(0.0)
+        again = side.call(lease.reclaim, timeout=10)
+        assert side.queue(resource) == [reclaimed]
+        assert side.call(again.release)
+        assert not coordinator._backend.held_nodes
+        side.call(coordinator.close)
+
+
+def test_what_another_has_taken_over_is_forgotten(side: ZooKeeperSide) -> None:
+    one, two = side.coordinator(), side.coordinator()
+    leases = [side.call(one.acquire, name(), timeout=10) for _ in range(3)]
+    adopted = [side.call(two.adopt, side.call(lease.detach)) for lease in leases[:2]]
+    assert len(one._backend.held_nodes) == 3
+    one._backend.sweep_in(0.0)
+    side.wait_until(lambda: len(one._backend.held_nodes) == 1)
+    for lease in (*adopted, leases[2]):
+        side.call(lease.renew)
+        assert side.call(lease.release)
 
 
 def test_a_wait_ends_with_the_closing(side: ZooKeeperSide) -> None:
