@@ -160,8 +160,10 @@ class ZooKeeperPlans(ZooKeeperReading):
 
     def forget_missing(self, tokens: Iterable[str], paths: Sequence[str]) -> None:
         """Forget those of the tokens that have none of these nodes: others have adopted them, or forced them out."""
-        there = set(paths)
+        there, reminted = set(paths), set(self._remints.values())
         for token in tokens:
+            if token in reminted:  # it stands for the one that may have replaced it
+                continue
             node = self.held_nodes.get(token)
             if node is not None and node.path not in there:
                 self.held_nodes.pop(token, None)
