@@ -116,7 +116,7 @@ def wait_in_vain(world: World) -> None:
     try:
         with world.coordinator.hold(world.names[0], timeout=0.03):
             pass
-    except NotAcquired:
+    except (NotAcquired, CoordinatorUnavailable):  # on a busy machine the time is up before there is an answer
         pass
 
 
@@ -204,7 +204,7 @@ async def wait_in_vain_async(coordinator: Any, name: str) -> None:
     try:
         async with coordinator.hold(name, timeout=0.03):
             pass
-    except NotAcquired:
+    except (NotAcquired, CoordinatorUnavailable):  # on a busy machine the time is up before there is an answer
         pass
 
 
