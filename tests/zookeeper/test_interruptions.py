@@ -17,7 +17,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from examples.servers import ZooKeeperServer
-from fencing import AsyncZooKeeperCoordinator, FencingError, NotAcquired
+from fencing import AsyncZooKeeperCoordinator, CoordinatorUnavailable, FencingError, NotAcquired
 from fencing.kernel.fence import new_token
 from fencing.zookeeper.calls import Wait
 from fencing.zookeeper.session import Watching
