@@ -49,6 +49,9 @@ AWAY_TTLS = 2
 """After how many times its time-out without a connection a session is given up for another one. It is over long since.
 A server that has lost its data refuses it for ever, because it has seen later positions than there are."""
 
+SWEEP_TTLS = 10
+"""How many times its time-out passes between two looks at the nodes of a session that is used."""
+
 _PASSED_ON = (NoNodeError, NodeExistsError, BadVersionError, RolledBackError, RuntimeInconsistency, UnimplementedError)
 """What the plans know the meaning of."""
 
@@ -117,6 +120,7 @@ class Sessions:
     def _reset(self) -> None:
         self._starting = safe_lock()
         self._session: Session | None = None
+        self._sweeps_after = process.now() + SWEEP_TTLS * self._seconds
         self.waits: set[Callable[[Any], object]] = set()
         """What wakes each that waits."""
 
@@ -208,6 +212,9 @@ class Sessions:
         reply = Reply(values, sent_in, session.touches.proved_by(sent_at), session.last_zxid)
         if session.id != sent_in:  # read after the line above, of which nothing counts then
             raise NoReply(ConnectionError("its session was over before its reply was read"), may_have_run=True)
+        if sent_at > self._sweeps_after:  # else nothing more would be looked for at a connection that never breaks
+            self._sweeps_after = sent_at + SWEEP_TTLS * self._seconds
+            self.sweep_in(0.0)
         return reply
 
     def _value_of(self, value: Any, keeps_refusals: bool = False) -> Any:

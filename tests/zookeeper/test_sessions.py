@@ -222,6 +222,7 @@ def test_a_reply_that_is_read_in_another_session_is_not_believed(side: ZooKeeper
     assert side.call(lease.release)
 
 
+@pytest.mark.thorough
 def test_a_release_without_an_answer_frees_the_lock_when_it_is_connected_again(
     side: ZooKeeperSide, zookeeper_server: ZooKeeperServer
 ) -> None:
@@ -298,6 +299,20 @@ def test_a_reclaim_without_an_answer_outlasts_a_reconnection(
         assert side.call(again.release)
         assert not coordinator._backend.held_nodes
         side.call(coordinator.close)
+
+
+@pytest.mark.thorough
+def test_nodes_that_nobody_uses_are_looked_for_from_time_to_time(side: ZooKeeperSide) -> None:
+    """Whatever has left one, and however long the connection lasts."""
+    coordinator = side.coordinator(ttl=0.4)
+    lease = side.call(coordinator.acquire, name(), timeout=10)
+    resource, token = name(), new_token()
+    side.call(side.call(coordinator.acquire, resource, timeout=10).release)
+    path, session = place_of(resource, token), session_of(coordinator)
+    made = session.send(create(path, Record(None, "nobody").data, coordinator._backend.acl, EPHEMERAL | SEQUENTIAL))
+    assert made.get(timeout=10)
+    side.wait_until(lambda: not side.queue(resource), seconds=30)
+    side.call(lease.release)
 
 
 def test_what_another_has_taken_over_is_forgotten(side: ZooKeeperSide) -> None:
