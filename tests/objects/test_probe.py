@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from datetime import timedelta
 from pathlib import Path
@@ -329,5 +330,6 @@ def test_a_store_that_refuses_connections_is_told(side: Side, repeats: bool) -> 
     )
     guard = guard_on(side, store, timeout=0.3 if repeats else 10.0)
     error = str(side.expect(GuardUnavailable, guard.claim, A))
-    assert ("no answer within 0.3 s" if repeats else "error sending request") in error
+    # What the read had before it is not the last request's any more: some milliseconds of 0.3 s.
+    assert re.search(r"no answer within 0\.(3|2\d*) s" if repeats else "error sending request", error)
     assert "within 0.001 s" not in error
