@@ -2807,14 +2807,14 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "the-end-of-a-session-in-zookeeper-is-not-told",
-        "fencing/zookeeper/plans.py",
+        "fencing/zookeeper/keeping.py",
         'grant.lose("gone", OVER)',
         "pass",
         ("tests/zookeeper/test_sessions.py::test_the_end_of_the_session_is_told_at_once[sync]",),
     ),
     Mutant(
         "a-node-of-zookeeper-that-was-deleted-by-hand-is-not-noticed",
-        "fencing/zookeeper/plans.py",
+        "fencing/zookeeper/keeping.py",
         "and grant.kept.path in asked and",
         "and",
         ("tests/zookeeper/test_sessions.py::test_a_node_that_is_deleted_by_hand_ends_its_lease_alone[sync]",),
@@ -2842,7 +2842,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "what-another-coordinator-of-zookeeper-has-taken-over-is-remembered-for-ever",
-        "fencing/zookeeper/plans.py",
+        "fencing/zookeeper/keeping.py",
         "if node is not None and node.path not in there:",
         "if False:",
         ("tests/zookeeper/test_sessions.py::test_what_another_has_taken_over_is_forgotten[sync]",),
@@ -2916,7 +2916,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a-waiter-at-zookeeper-loses-its-place-when-it-is-connected-again",
-        "fencing/zookeeper/plans.py",
+        "fencing/zookeeper/keeping.py",
         " and node.token not in self.tokens_in_use",
         "",
         (
@@ -2925,7 +2925,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a-lock-in-zookeeper-is-freed-when-it-is-connected-again",
-        "fencing/zookeeper/plans.py",
+        "fencing/zookeeper/keeping.py",
         "node.token not in self.held_nodes and ",
         "",
         (

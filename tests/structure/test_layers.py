@@ -167,8 +167,16 @@ ROOMS = {
     "fencing.zookeeper.requests": Room((KERNEL, LOCKS, *ZOOKEEPER_DATA)),
     "fencing.zookeeper.reading": Room((KERNEL, LOCKS, *ZOOKEEPER_DATA, "fencing.zookeeper.requests")),
     "fencing.zookeeper.place": Room((KERNEL, LOCKS, *ZOOKEEPER_DATA)),
+    "fencing.zookeeper.keeping": Room(
+        (KERNEL, LOCKS, *ZOOKEEPER_DATA, *(f"fencing.zookeeper.{name}" for name in ("reading", "place")))
+    ),
     "fencing.zookeeper.plans": Room(
-        (KERNEL, LOCKS, *ZOOKEEPER_DATA, *(f"fencing.zookeeper.{name}" for name in ("requests", "reading", "place")))
+        (
+            KERNEL,
+            LOCKS,
+            *ZOOKEEPER_DATA,
+            *(f"fencing.zookeeper.{name}" for name in ("requests", "reading", "keeping", "place")),
+        )
     ),
     "fencing.zookeeper.session": Room((KERNEL, "fencing.zookeeper.touches"), ("kazoo",)),
     "fencing.zookeeper.sessions": Room((KERNEL, *ZOOKEEPER_SESSION), ("kazoo",)),
