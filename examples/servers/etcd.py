@@ -56,27 +56,6 @@ class EtcdServer(Server):
         with urllib.request.urlopen(request, timeout=timeout) as reply:
             return json.loads(reply.read())
 
-    @property
-    def has_ended(self) -> bool:
-        """Whether its process runs no more."""
-        return isinstance(self._host, LocalProcess) and self._host.has_ended
-
-    @property
-    def log(self) -> str:
-        """What it has said, if it is ours."""
-        return self._host.log if isinstance(self._host, LocalProcess) else ""
-
-    def freeze(self) -> None:
-        """Stop the process where it is (SIGSTOP): connections stay up, nothing answers."""
-        self._host.freeze()
-
-    def thaw(self) -> None:
-        self._host.thaw()
-
-    def restart(self, *, keep_data: bool = True) -> None:
-        """Stop it if it still runs, and start it again on the same port."""
-        self._host.restart(keep_data=keep_data)
-
 
 @functools.cache
 def find_etcd_binary() -> EtcdBinary | None:

@@ -95,17 +95,6 @@ class RedisServer(Server):
         """Return a new client; `options` as for `redis.Redis.from_url`."""
         return redis.Redis.from_url(self.url, **options)
 
-    def freeze(self) -> None:
-        """Stop the process where it is (SIGSTOP): connections stay up, nothing answers."""
-        self._host.freeze()
-
-    def thaw(self) -> None:
-        self._host.thaw()
-
-    def restart(self, *, keep_data: bool = True) -> None:
-        """Stop it if it still runs, and start it again on the same port."""
-        self._host.restart(keep_data=keep_data)
-
 
 def find_redis_binaries() -> tuple[RedisBinary, ...]:
     """Every Redis or Valkey binary there is, in the order in which they are preferred, one per version."""

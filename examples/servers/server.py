@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 from urllib.parse import urlsplit
 
-from examples.servers.local import START_TIMEOUT, ExternalHost, Host, ServerError
+from examples.servers.local import START_TIMEOUT, ExternalHost, Host, LocalProcess, ServerError
 
 S = TypeVar("S", bound="Server")
 T = TypeVar("T")
@@ -42,9 +42,26 @@ class Server:
         """End it at once: a crash, from which `restart` recovers everything acknowledged."""
         self._host.kill()
 
-    def restart(self) -> None:
+    def restart(self, *, keep_data: bool = True) -> None:
         """Stop it if it still runs, and start it again on the same port."""
-        self._host.restart(keep_data=True)
+        self._host.restart(keep_data=keep_data)
+
+    def freeze(self) -> None:
+        """Stop the process where it is (SIGSTOP): connections stay up, nothing answers."""
+        self._host.freeze()
+
+    def thaw(self) -> None:
+        self._host.thaw()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its process runs no more, if it is ours."""
+        return isinstance(self._host, LocalProcess) and self._host.has_ended
+
+    @property
+    def log(self) -> str:
+        """What it has said, if it is ours."""
+        return self._host.log if isinstance(self._host, LocalProcess) else ""
 
     def close(self) -> None:
         self._host.close()

@@ -71,16 +71,6 @@ class ZooKeeperServer(Server):
         self.data: Path | None = None
         """Where it keeps its data; None: it is not ours."""
 
-    @property
-    def has_ended(self) -> bool:
-        """Whether its process runs no more."""
-        return isinstance(self._host, LocalProcess) and self._host.has_ended
-
-    @property
-    def log(self) -> str:
-        """What it has said, if it is ours."""
-        return self._host.log if isinstance(self._host, LocalProcess) else ""
-
     def ask(self, word: str, timeout: float = 5) -> str:
         """Return what it says to a command of four letters."""
         return _ask(self.host, self.port, word, timeout)
@@ -89,17 +79,6 @@ class ZooKeeperServer(Server):
     def mode(self) -> str:
         """`standalone`, `leader`, `follower` or `read-only`; empty: it serves nobody."""
         return _mode_in(self.ask("srvr"))
-
-    def freeze(self) -> None:
-        """Stop the process where it is (SIGSTOP): connections stay up, nothing answers."""
-        self._host.freeze()
-
-    def thaw(self) -> None:
-        self._host.thaw()
-
-    def restart(self, *, keep_data: bool = True) -> None:
-        """Stop it if it still runs, and start it again on the same port."""
-        self._host.restart(keep_data=keep_data)
 
 
 @functools.cache

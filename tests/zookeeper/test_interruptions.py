@@ -17,13 +17,26 @@ import pytest
 from kazoo.client import KazooClient
 
 from examples.servers import ZooKeeperServer
-from fencing import AsyncZooKeeperCoordinator, CoordinatorUnavailable, FencingError, NotAcquired
+from fencing import AsyncZooKeeperCoordinator, FencingError
 from fencing.kernel.fence import new_token
 from fencing.zookeeper.calls import Wait
 from fencing.zookeeper.session import Watching
 from tests.support import wait_until
 from tests.support.every_step import at_every_step, is_idle
 from tests.support.interrupted_lines import raise_at_line
+from tests.support.interrupted_stories import (
+    ALONE,
+    HELD,
+    Cancelling,
+    Story,
+    hold_async,
+    renew,
+    try_in_vain_async,
+    wait,
+    wait_async,
+    wait_in_vain,
+    wait_in_vain_async,
+)
 from tests.support.zookeeper import ZooKeeperSide
 
 pytestmark = [
@@ -93,43 +106,6 @@ def begin(world: World) -> None:
         pass
 
 
-def hold(world: World) -> None:
-    with world.coordinator.hold(world.names[0], timeout=30):
-        pass
-
-
-def renew(world: World) -> None:
-    with world.coordinator.hold(world.names[0], timeout=30) as lease:
-        lease.renew()
-
-
-def hold_all(world: World) -> None:
-    with world.coordinator.hold_all(world.names, timeout=30):
-        pass
-
-
-def try_in_vain(world: World) -> None:
-    assert world.coordinator.try_acquire(world.names[0]) is None
-
-
-def wait_in_vain(world: World) -> None:
-    try:
-        with world.coordinator.hold(world.names[0], timeout=0.03):
-            pass
-    except (NotAcquired, CoordinatorUnavailable):  # on a busy machine the time is up before there is an answer
-        pass
-
-
-def wait(world: World) -> None:
-    """The other coordinator gives the lock back when this one waits for it."""
-    with world.coordinator.hold(world.names[0], timeout=30):
-        pass
-
-
-ALONE = (hold, renew, hold_all)
-HELD = (try_in_vain, wait_in_vain, wait)
-
-
 @pytest.fixture
 def world(zookeeper_server: ZooKeeperServer) -> Iterator[World]:
     made = World(zookeeper_server.hosts)
@@ -137,7 +113,7 @@ def world(zookeeper_server: ZooKeeperServer) -> Iterator[World]:
     made.close()
 
 
-def prepared(world: World, story: Callable[[World], None]) -> None:
+def prepared(world: World, story: Story) -> None:
     if story in HELD:
         world.take()
     story(world)
@@ -145,14 +121,14 @@ def prepared(world: World, story: Callable[[World], None]) -> None:
 
 
 @pytest.mark.parametrize("story", [begin, *ALONE, *HELD])
-def test_every_step(world: World, story: Callable[[World], None]) -> None:
+def test_every_step(world: World, story: Story) -> None:
     prepared(world, story)
     stride = 5 if story is wait_in_vain else 1
     assert at_every_step(lambda: story(world), world.check, stride) > 100
 
 
 @pytest.mark.parametrize("story", [begin, renew, wait])
-def test_every_line(world: World, story: Callable[[World], None]) -> None:
+def test_every_line(world: World, story: Story) -> None:
     prepared(world, story)
     raised = True
     for line in itertools.count(1):
@@ -166,58 +142,6 @@ def test_every_line(world: World, story: Callable[[World], None]) -> None:
     assert line > 100
 
 
-class Cancelling:
-    """Cancels a task at one of the effects that a coordinator performs: before it, while it is under way, or after."""
-
-    def __init__(self, coordinator: Any) -> None:
-        backend = coordinator._backend
-        perform = backend.perform
-        self.left, self.moment = -1, ""
-        self.task: asyncio.Task[None] | None = None
-        self.at_wait: Callable[[], object] = lambda: None
-
-        async def perform_cancelled(effect: Any) -> Any:
-            is_it = self.left == 0
-            self.left -= 1
-            task = self.task
-            assert task is not None
-            if is_it and self.moment == "before":
-                task.cancel()
-            elif is_it and self.moment == "under way":
-                asyncio.get_running_loop().call_later(0.0005, task.cancel)
-            if isinstance(effect, Wait) and effect.seconds > 1:
-                self.at_wait()
-            result = await perform(effect)
-            if is_it and self.moment == "after":
-                task.cancel()
-            return result
-
-        backend.perform = perform_cancelled
-
-
-async def hold_async(coordinator: Any, name: str) -> None:
-    async with coordinator.hold(name, timeout=30) as lease:
-        await lease.renew()
-
-
-async def wait_in_vain_async(coordinator: Any, name: str) -> None:
-    try:
-        async with coordinator.hold(name, timeout=0.03):
-            pass
-    except (NotAcquired, CoordinatorUnavailable):  # on a busy machine the time is up before there is an answer
-        pass
-
-
-async def wait_async(coordinator: Any, name: str) -> None:
-    """The other coordinator gives the lock back when this one waits for it."""
-    async with coordinator.hold(name, timeout=30):
-        pass
-
-
-async def try_in_vain_async(coordinator: Any, name: str) -> None:
-    assert await coordinator.try_acquire(name) is None
-
-
 @pytest.mark.parametrize("moment", ["before", "under way", "after"])
 @pytest.mark.parametrize("story", [hold_async, try_in_vain_async, wait_in_vain_async, wait_async])
 def test_a_cancellation_at_every_effect(zookeeper_server: ZooKeeperServer, story: Any, moment: str) -> None:
@@ -227,7 +151,7 @@ def test_a_cancellation_at_every_effect(zookeeper_server: ZooKeeperServer, story
 
     async def main(side: ZooKeeperSide, name: str) -> int:
         coordinator = AsyncZooKeeperCoordinator(KazooClient(zookeeper_server.hosts), ttl=60)
-        cancelling, holder = Cancelling(coordinator), side.coordinator(ttl=60)
+        cancelling, holder = Cancelling(coordinator, Wait), side.coordinator(ttl=60)
         cancelling.moment = moment
         loop, played = asyncio.get_running_loop(), 0
         for effect in itertools.count():
