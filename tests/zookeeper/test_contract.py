@@ -31,7 +31,7 @@ class _OnZooKeeper(CoordinatorContract):
         proxy = Proxy(self.server.host, self.server.port)
         self.proxies.append(proxy)
         coordinator = self.kind(KazooClient(f"{proxy.host}:{proxy.port}"), ttl=ttl)
-        backend, granted = coordinator._backend, coordinator._backend._grant
+        backend, granted = coordinator._backend, coordinator._backend.grant_of
 
         def silenced(*args: Any) -> Any:
             proxy.silence()
@@ -40,7 +40,7 @@ class _OnZooKeeper(CoordinatorContract):
             timer.start()
             return granted(*args)
 
-        backend._grant = silenced
+        backend.grant_of = silenced
         return coordinator
 
     def make_unreachable(self, **options: Any) -> Any:
