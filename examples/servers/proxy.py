@@ -77,11 +77,12 @@ class Proxy:
 
     A request is what a client sent since the last reply it got, so a predicate sees it whole even when it
     comes in pieces (it may be called for each longer piece). What a control method asks for holds when it
-    returns. It listens on `port`; 0: on a free one.
+    returns. It listens on `port`; 0: on a free one. A server that refuses is asked again for `patience` seconds.
     """
 
-    def __init__(self, target_host: str, target_port: int, port: int = 0) -> None:
+    def __init__(self, target_host: str, target_port: int, port: int = 0, *, patience: float = 0.0) -> None:
         self._target = (target_host, target_port)
+        self._patience = patience
         self._port = port
         self._losses: list[Loss] = []
         self._errors: list[BaseException] = []
@@ -247,7 +248,7 @@ class Proxy:
         writers = self._connections[task] = [writer]
         try:
             await self._flowing.wait()
-            server_reader, server_writer = await asyncio.open_connection(*self._target)
+            server_reader, server_writer = await self._connect()
             writers.append(server_writer)
             connection = _Connection(self._losses, self._drips, self._flowing)
             pumps = [
@@ -276,6 +277,16 @@ class Proxy:
             for each in writers:
                 each.transport.abort()
             del self._connections[task]
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        ends_at = self._loop.time() + self._patience
+        while True:
+            try:
+                return await asyncio.open_connection(*self._target)
+            except ConnectionRefusedError:
+                if self._loop.time() >= ends_at:
+                    raise
+            await asyncio.sleep(0.01)
 
 
 class _Connection:

@@ -35,6 +35,10 @@ _NAMES = (
 
 _TICK_MS = 200
 
+# A new leader opens its port a moment after it was elected. Who is refused there tries again, but who is accepted and
+# then broken off, as by a proxy without patience, has the others wait for `initLimit`, and elects anew.
+_LISTENS_WITHIN = 2.0
+
 # Up in a second: little memory, one thread for its garbage, no compiler that optimises.
 _JAVA = ("-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-XX:-UsePerfData")
 
@@ -196,7 +200,8 @@ class ZooKeeperEnsemble:
             for other in ports:
                 if one != other:
                     self._proxies[one, other] = [
-                        stack.enter_context(Proxy("127.0.0.1", port)) for port in others[other]
+                        stack.enter_context(Proxy("127.0.0.1", port, patience=_LISTENS_WITHIN))
+                        for port in others[other]
                     ]
         self.members: list[ZooKeeperServer] = []
         for number, own in enumerate(ports[:started], 1):

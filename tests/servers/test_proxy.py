@@ -14,6 +14,7 @@ import pytest
 import redis
 
 from examples.servers import PostgresServer, RedisServer
+from examples.servers.local import free_port
 from tests.support import wait_until
 from tests.support.fixtures import ProxyFactory
 from tests.support.servers import Proxy
@@ -195,6 +196,17 @@ def test_refuse_and_restore(redis_proxy: Proxy, through: redis.Redis) -> None:
     assert through.ping()
     through.close()
     wait_until(lambda: redis_proxy.connections == 0)
+
+
+def test_a_server_that_is_not_there_yet_is_asked_again() -> None:
+    port = free_port()
+    with Proxy("127.0.0.1", port, patience=60) as proxy, socket.create_connection((proxy.host, proxy.port)) as client:
+        wait_until(lambda: proxy.connections == 1)
+        with socket.create_server(("127.0.0.1", port)) as server:
+            served, _ = server.accept()
+            with served:
+                served.sendall(b"here")
+                assert client.recv(100) == b"here"
 
 
 def test_close_raises_the_error_of_a_predicate(any_redis: RedisServer) -> None:

@@ -81,10 +81,20 @@ def with_faults(coordinator: Any) -> Faults:
     return faults
 
 
+def client_id_of(coordinator: Any) -> tuple[int, bytes]:
+    """Return the id and the password of a coordinator's session."""
+    session: tuple[int, bytes] = coordinator._backend._client.current().client_id
+    return session
+
+
 def end_session(coordinator: Any) -> None:
-    """End the session of a coordinator, as anybody can who knows its id and its password."""
-    backend_client = coordinator._backend._client
-    other = KazooClient(backend_client.address, client_id=backend_client.current().client_id, timeout=10)
+    """End the session of a coordinator."""
+    end_session_of(coordinator._backend._client.address, client_id_of(coordinator))
+
+
+def end_session_of(hosts: str, session: tuple[int, bytes]) -> None:
+    """End a session, as anybody can who knows its id and its password."""
+    other = KazooClient(hosts, client_id=session, timeout=10)
     other.start(30)
     other.stop()
     other.close()

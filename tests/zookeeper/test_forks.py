@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import subprocess
 import sys
 import threading
@@ -19,7 +20,7 @@ from fencing.zookeeper import sessions
 from fencing.zookeeper.session import Session
 from tests.support import wait_until
 from tests.support.forks import in_child
-from tests.support.zookeeper import ZooKeeperSide
+from tests.support.zookeeper import ZooKeeperSide, client_id_of, end_session_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -83,15 +84,23 @@ def test_a_child_does_not_disturb_the_session_of_its_parent(
 
 @pytest.mark.thorough
 def test_the_holder_in_a_child_is_another_one(parent: ZooKeeperSide) -> None:
-    resource, coordinator = name(), parent.coordinator(ttl=4)
+    resource, coordinator = name(), parent.coordinator(ttl=60)
     coordinator.acquire(name(), timeout=30).release()
+    reader, writer = os.pipe()
 
     def check() -> None:
-        assert coordinator.try_acquire(resource) is not None  # it dies with it
+        assert coordinator.try_acquire(resource) is not None  # its session outlives the child
+        session, password = client_id_of(coordinator)
+        os.write(writer, b"%d %s" % (session, password))
 
     in_child(check)
     assert coordinator.try_acquire(resource) is None
+    session, _, password = os.read(reader, 100).partition(b" ")
+    assert int(session) != client_id_of(coordinator)[0]
+    end_session_of(parent.hosts, (int(session), password))
     coordinator.acquire(resource, timeout=60).release()
+    for end in (reader, writer):
+        os.close(end)
 
 
 _EXITS = """
