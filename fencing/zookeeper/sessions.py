@@ -161,7 +161,8 @@ class Sessions:
         if self._session is session:
             self._session = None
         if session.finalizer is not None:
-            session.finalizer()
+            _stop_later(session)
+            session.finalizer.detach()  # last: if this is interrupted, it ends with the coordinator
 
     def check(self, session: Session) -> None:
         """Refuse a server that keeps sessions for another time than was asked for."""
