@@ -14,6 +14,7 @@
 #   make near FILE=fencing/redis/keys.py     the tests nearest to a file: those that find its mutants, then those of its
 #                             folder, for half a minute               ARGS="--seconds 120"
 #   make thorough             the tests that take half a second or more, and more drivers, isolation levels and kinds of connections
+#   make deep                 the tests that take ten seconds or more: before a release, and after a change of what they are about
 #   make check                linter, formatter, type checkers, and the tests of the code's structure
 #   make faces                make the sync guards, locks and coordinators from the async ones
 #   make stress               many waiters, with kills and freezes        ARGS="--seconds 60 --seed 1"
@@ -37,7 +38,7 @@
 .POSIX:
 .PHONY: demo demos demo-object-upload demo-failover demo-http-service \
 	demo-wrong-locks demo-network-delay demo-slow-work demo-hot-standby demo-clock-jump demo-redlock \
-	test near thorough thorough-mysql thorough-mysql-lts thorough-etcd stress torture redlock explore mutants bench check faces wheel \
+	test near thorough deep thorough-mysql thorough-mysql-lts thorough-etcd stress torture redlock explore mutants bench check faces wheel \
 	node clean help
 
 VENV = .venv
@@ -91,8 +92,8 @@ test: $(VENV)/.dev
 near: $(VENV)/.dev
 	@$(BIN)/python -m tests.mutants.near "$(FILE)" $(ARGS)
 
-thorough: $(VENV)/.runtimes
-	@$(PYTEST) $(SPREAD) --thorough $(ARGS)
+thorough deep: $(VENV)/.runtimes
+	@$(PYTEST) $(SPREAD) --$@ $(ARGS)
 
 thorough-mysql thorough-mysql-lts: thorough-%: $(VENV)/.dev .%/.installed
 	@PATH="$(CURDIR)/.$*/bin:$$PATH" $(BIN)/python -m tests.support.servers.mysql \

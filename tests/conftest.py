@@ -75,12 +75,17 @@ from tests.support.servers import (
 from tests.support.sides import Account, Side, with_python_parser
 from tests.support.sql_ways import SharedWays, WayLender
 
+LEVELS = ("deep", "thorough")
+"""Marks of tests that `make test` leaves out, and options that run them. The first one of a test counts."""
+
 WORKERS = pytest.StashKey[str]()
 """How many processes share the tests, and why."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--thorough", action="store_true", help="run the tests marked thorough, and those alone")
+    group = parser.getgroup("fencing").addoption
+    group("--thorough", action="store_true", help="run the tests marked thorough, and not deep, and those alone")
+    group("--deep", action="store_true", help="run the tests marked deep, and those alone")
 
 
 def pytest_configure() -> None:
@@ -97,12 +102,13 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Run the tests marked thorough alone, or all others."""
-    thorough = config.getoption("--thorough")
+    """Run the tests marked deep alone, or of the others those marked thorough, or the rest."""
+    asked = next((level for level in LEVELS if config.getoption(level)), None)
     chosen: list[pytest.Item] = []
     others: list[pytest.Item] = []
     for item in items:
-        (chosen if (item.get_closest_marker("thorough") is not None) is thorough else others).append(item)
+        level = next((level for level in LEVELS if item.get_closest_marker(level)), None)
+        (chosen if level == asked else others).append(item)
     if others:
         config.hook.pytest_deselected(items=others)
         items[:] = chosen

@@ -117,6 +117,7 @@ def test_every_step(world: World, story: Story) -> None:
 
 
 @pytest.mark.parametrize("story", [renew, wait])
+@pytest.mark.deep
 def test_every_line(world: World, story: Story) -> None:
     prepared(world, story)
     raised = True

@@ -191,7 +191,7 @@ SAFE = {scenario.name: scenario for scenario in _QUICK}
 """Explored by ``make test``, in seconds."""
 
 DEEP = {scenario.name: scenario for scenario in _DEEP}
-"""Explored by ``make thorough``: each takes at most 60 s on one core, and 1 GB."""
+"""Explored by ``make deep``: each takes at most 60 s on one core, and 1 GB."""
 
 LARGE = {scenario.name: scenario for scenario in _LARGE}
 """Explored by ``make explore`` alone."""

@@ -63,7 +63,7 @@ def test_all_rules_on(scenario: Scenario, say: Say) -> None:
     assert result.states > 500, "the bounds leave little to explore"
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("scenario", DEEP.values(), ids=str)
 def test_all_rules_on_deeper(scenario: Scenario, say: Say) -> None:
     result = explore(scenario)

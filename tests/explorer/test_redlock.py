@@ -25,7 +25,7 @@ Say = Callable[[object], None]
 
 
 @pytest.mark.parametrize(
-    "name", [*SAFE, *(pytest.param(name, marks=pytest.mark.thorough) for name in DEEP)], ids=lambda name: name
+    "name", [*SAFE, *(pytest.param(name, marks=pytest.mark.deep) for name in DEEP)], ids=lambda name: name
 )
 def test_numbers_grow(name: str, say: Say) -> None:
     found = explore((SAFE | DEEP)[name])

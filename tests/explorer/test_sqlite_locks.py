@@ -16,7 +16,7 @@ from tests.explorer.sqlite_locks import ClockedLocks, for_sql, locks_on_sqlite, 
 from tests.explorer.state import OVERLAP, STUCK, Scenario
 
 OFTEN = ("2 clients, kept requests", True)
-"""The others are for the thorough run."""
+"""The others are for `make deep`."""
 
 
 def scenarios() -> Iterator[Any]:
@@ -25,7 +25,7 @@ def scenarios() -> Iterator[Any]:
     for name, scenario in {**SAFE, longer: DEEP[longer]}.items():
         for moves in (True, False) if scenario.bounds.resets and name in SAFE else (True,):
             if polls(scenario):
-                marks = [] if (name, moves) == OFTEN else [pytest.mark.thorough]
+                marks = [] if (name, moves) == OFTEN else [pytest.mark.deep]
                 yield pytest.param(scenario, moves, id=name if moves else f"{name}, clock back", marks=marks)
 
 

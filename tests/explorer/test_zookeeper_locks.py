@@ -48,7 +48,7 @@ LARGER = [
 
 @pytest.mark.parametrize(
     "scenario",
-    [pytest.param(each, id=each.name, marks=pytest.mark.thorough if each in LARGER else ()) for each in SAFE + LARGER],
+    [pytest.param(each, id=each.name, marks=pytest.mark.deep if each in LARGER else ()) for each in SAFE + LARGER],
 )
 def test_all_rules_on(scenario: ZooKeeperScenario, say: Say) -> None:
     zookeeper_locks._effect_of.cache_clear()

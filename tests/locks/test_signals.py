@@ -31,6 +31,6 @@ def test_every_lock_survives_interruptions(any_redis: RedisServer) -> None:
     assert storm(any_redis.url, 0.25) > 100
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 def test_every_lock_survives_many_interruptions(any_redis: RedisServer) -> None:
     assert storm(any_redis.url, 4) > 5000

@@ -147,7 +147,7 @@ def test_a_renewal_waits_for_no_calls_that_have_all_connections(redis_cluster: R
             pool.give_back(connection)
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 def test_the_connections_of_a_burst_are_given_up(redis_cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lending, "IDLE_SECONDS", 0.1)
     side = Side(False)

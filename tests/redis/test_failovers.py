@@ -73,7 +73,7 @@ def check_failover(side: Side, servers: SentinelServers, account: Account, fault
     assert load.longest < without_primary + BOUND
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @pytest.mark.parametrize("version", ["7", "6.2", "valkey-9"])
 @pytest.mark.parametrize("fault", [kill, freeze])
 def test_no_update_is_lost_on_older_servers(side: Side, account: Account, fault: Any, version: str) -> None:

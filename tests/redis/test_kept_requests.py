@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from examples.servers import RedisCluster, RedisServer
-from tests.support.kept_requests import CALLS, TTL, Acquire, Call, ForceRelease, Late, Tale, is_waited_for, play
+from tests.support.kept_requests import EACH_CALL, TTL, Acquire, Call, ForceRelease, Late, Tale, is_waited_for, play
 from tests.support.sentinels import started
 from tests.support.servers import Proxy
 from tests.support.sides import Side
@@ -18,7 +18,7 @@ from tests.support.waiters import Queue
 SOCKET_SECONDS = 0.05
 """The ``socket_timeout`` of the client: an attempt ends before its own time limit."""
 
-LATES = [Late(), Late(requests=3), Late(cut=1)]
+LATES = [Late(), pytest.param(Late(requests=3), marks=pytest.mark.deep), Late(cut=1)]
 
 
 class OneRedis:
@@ -94,7 +94,7 @@ def bench(request: pytest.FixtureRequest, side: Side) -> Iterator[OneRedis]:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("late", LATES, ids=str)
-@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("call", EACH_CALL)
 def test_no_late_request_breaks_a_promise(bench: OneRedis, call: type[Call], late: Late) -> None:
     play(bench, call, late)
 

@@ -59,7 +59,7 @@ def test_a_grant_waits_for_the_replica(side: Side, pair: Pair) -> None:
     assert pair.calls("wait") == before + 1, "only the grant waits"
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 def test_the_connections_of_a_burst_are_given_up(side: Side, pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each grant that waits for a replica blocks a connection."""
     monkeypatch.setattr(lending, "IDLE_SECONDS", 0.1)

@@ -347,7 +347,7 @@ def test_a_function_of_one_node_that_fails_costs_no_lock(side: Side, fresh_nodes
         assert side.call(lease.release) is True
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 def test_the_connections_of_a_burst_are_given_up(
     side: Side, redlock_nodes: RedlockNodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:

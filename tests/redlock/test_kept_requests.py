@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fencing.redlock import client_async, exchange
-from tests.support.kept_requests import CALLS, TTL, AcquireForLong, Call, Late, Tale, play
+from tests.support.kept_requests import EACH_CALL, TTL, AcquireForLong, Call, Late, Tale, play
 from tests.support.redlock import RedlockNodes
 from tests.support.servers import Proxy
 from tests.support.sides import Side
@@ -48,7 +48,7 @@ def bench(side: Side, redlock_nodes: RedlockNodes, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("late", LATES, ids=str)
-@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("call", EACH_CALL)
 def test_no_late_request_breaks_a_promise(bench: Bench, call: type[Call], late: Late) -> None:
     play(bench, call, late)
 

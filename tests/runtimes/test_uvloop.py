@@ -12,7 +12,7 @@ import pytest
 _TESTS = ("tests/memory", "tests/redis/test_cluster.py", "tests/locks/test_waiting.py", "tests/locks/test_renewal.py")
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 def test_the_contracts_on_its_loops() -> None:
     pytest.importorskip("uvloop")
     contracts = [f"tests/{name}/test_contract.py" for name in sorted(os.listdir("tests")) if has_contract(name)]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.kept_requests import CALLS, TTL, Call, Late, Tale, TryAcquire, is_waited_for, play
+from tests.support.kept_requests import EACH_CALL, TTL, Call, Late, Tale, TryAcquire, is_waited_for, play
 from tests.support.sql_locks import LockDatabase, through
 
 LATES = [Late(), Late(cut=1)]
@@ -37,7 +37,7 @@ def bench(locks: LockDatabase) -> Bench:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("late", LATES, ids=str)
-@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("call", EACH_CALL)
 @pytest.mark.parametrize("locks", DRIVERS, indirect=True)
 def test_no_late_request_breaks_a_promise(bench: Bench, call: type[Call], late: Late) -> None:
     play(bench, call, late)

@@ -126,7 +126,7 @@ def test_more_threads_than_connections(locks: LockDatabase) -> None:
         assert count <= MAX_CONNECTIONS + 4, beside
 
 
-@pytest.mark.thorough
+@pytest.mark.deep
 @through("psycopg", "psycopg-async", of=("psycopg", "psycopg-async", "asyncpg"))
 def test_the_connections_of_a_burst_are_given_up(locks: LockDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lending, "IDLE_SECONDS", 0.1)

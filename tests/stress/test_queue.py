@@ -18,8 +18,8 @@ SEED = int(os.environ.get("FENCING_SEED", 0)) or random.randrange(1, 2**32)
     [
         pytest.param(False, 0.5, id="without faults", marks=pytest.mark.thorough),
         pytest.param(True, 2.0, id="with faults", marks=pytest.mark.thorough),
-        pytest.param(False, 10.0, id="without faults, for longer", marks=pytest.mark.thorough),
-        pytest.param(True, 20.0, id="with faults, for longer", marks=pytest.mark.thorough),
+        pytest.param(False, 10.0, id="without faults, for longer", marks=pytest.mark.deep),
+        pytest.param(True, 20.0, id="with faults, for longer", marks=pytest.mark.deep),
     ],
 )
 def test_exclusion_order_and_progress_hold(fresh_redis: RedisFactory, faults: bool, seconds: float) -> None:

@@ -14,6 +14,8 @@ from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, Protocol, TypeVar
 from unittest.mock import patch
 
+import pytest
+
 from fencing import CoordinatorUnavailable, Fence, LeaseLost, NotAcquired
 from fencing.locks import settings
 from storage_guards import AsyncMemoryGuard, MemoryGuard
@@ -451,6 +453,9 @@ CALLS: list[type[Call]] = [
     Renew,
     Release,
 ]
+
+EACH_CALL = [pytest.param(each, marks=pytest.mark.deep if each is WaitForLong else ()) for each in CALLS]
+"""The arguments of a test; one of them takes a minute."""
 
 
 def play(bench: Bench, call: type[Call], late: Late, tales: Sequence[Tale] = TALES) -> None:

@@ -13,7 +13,7 @@ import pytest
 LOAD_AT_START = "FENCING_LOAD_AT_START"
 """The environment variable with the load before a run began, for its workers."""
 
-MOST_WORKERS = 6
+LEAST_WORKERS, MOST_WORKERS = 4, 6
 FOR_EACH_CPU = 3
 """Most tests wait more than they compute, so more processes than there are CPUs."""
 
@@ -29,8 +29,10 @@ def workers_for(cpus: float, load: float) -> tuple[int, str]:
     why = f"at most {FOR_EACH_CPU} for each of {cpus:g} CPUs, and {MOST_WORKERS} in all"
     if load <= cpus:
         return workers, f"{why}; the load is {load:.1f}"
-    # One alone would get so little of a busy machine that the run took hours.
-    return max(min(workers, 2), int(workers * cpus / load)), f"{why}, and fewer because the load is {load:.1f}"
+    # One or two alone would get so little of a busy machine that the run took hours.
+    return max(
+        min(workers, LEAST_WORKERS), int(workers * cpus / load)
+    ), f"{why}, and fewer because the load is {load:.1f}"
 
 
 def usable_cpus() -> float:

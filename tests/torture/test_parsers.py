@@ -15,7 +15,7 @@ from tests.torture.parsers import PARSERS, Parser, attack
 SEED = int(os.environ.get("FENCING_SEED", 0)) or random.randrange(1, 2**32)
 
 
-@pytest.mark.parametrize("cases", [40, pytest.param(4000, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("cases", [40, pytest.param(4000, marks=pytest.mark.deep)])
 def test_what_is_written_is_read_and_what_is_damaged_is_refused(cases: int) -> None:
     print(f"FENCING_SEED={SEED}")
     tallies, faults = attack(SEED, cases=cases)
