@@ -83,6 +83,14 @@ def test_the_examples_work(any_redis: RedisServer, shop: dict[str, Any], prices:
     assert asyncio.run(ask()) == 70
 
 
+def changed(code: str, *texts: str) -> str:
+    """Return code in which each text is replaced by the next one."""
+    for before, after in zip(texts[::2], texts[1::2], strict=True):
+        assert code.count(before) == 1
+        code = code.replace(before, after)
+    return code
+
+
 def test_a_request_and_a_statement_end_with_the_time_that_is_left(shop: dict[str, Any], prices: str) -> None:
     names: dict[str, Any] = {}
     exec(REQUESTS.partition("with coordinator")[0], names)
@@ -90,14 +98,12 @@ def test_a_request_and_a_statement_end_with_the_time_that_is_left(shop: dict[str
     with MemoryCoordinator(clock=clock, ttl=10) as coordinator:
         with coordinator.hold("a", timeout=5) as lease:
             reserve = lease.remaining() - 0.05
-        code = REQUESTS.replace("reserve=1", f"reserve={reserve}").replace('f"{PRICES}/{weight}"', 'f"{PRICES}/silent"')
+        little = f"time_left(lease, reserve={reserve})"
+        code = changed(REQUESTS, "time_left(lease, reserve=1)", little, 'f"{PRICES}/{weight}"', 'f"{PRICES}/silent"')
         with pytest.raises(httpx2.ReadTimeout):
             exec(code, {**shop, "coordinator": coordinator, "PRICES": prices})
-        for before in (
-            REQUESTS.replace("reserve=3", f"reserve={reserve}"),
-            PSYCOPG.replace("reserve=1", f"reserve={reserve}"),
-        ):
-            code = before.replace("weight FROM orders WHERE id = 42", "pg_sleep(60)")
+        for example, step in ((REQUESTS, "time_left(lease, reserve=3)"), (PSYCOPG, "time_left(lease, reserve=1)")):
+            code = changed(example, step, little, "weight FROM orders WHERE id = 42", "pg_sleep(60)")
             with pytest.raises((OperationalError, psycopg.errors.QueryCanceled), match="statement timeout"):
                 exec(code, {**shop, **names, "coordinator": coordinator})
         with coordinator.hold("a", timeout=5) as lease:
