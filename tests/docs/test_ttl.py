@@ -6,6 +6,7 @@ import asyncio
 import re
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -35,10 +36,11 @@ class Prices(BaseHTTPRequestHandler):
         if self.path == "/silent":
             self.silence.wait(60)
         price = b"%d" % (10 * int(self.path.strip("/"))) if self.path != "/silent" else b"0"
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(price)))
-        self.end_headers()
-        self.wfile.write(price)
+        with suppress(ConnectionError):  # a client that has given up
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(price)))
+            self.end_headers()
+            self.wfile.write(price)
 
     def log_message(self, *_: object) -> None:
         pass
