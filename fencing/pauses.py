@@ -21,7 +21,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from fencing.kernel.process import now
@@ -233,7 +233,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--outage", type=float, default=0.0, help="for how long the lock service may be silent (0)")
     parser.add_argument("--margin", type=float, default=MARGIN, help=f"multiplies the longest pause ({MARGIN:g})")
     options = parser.parse_args(arguments)
-    with record() as pauses:
+    with record() as pauses, suppress(KeyboardInterrupt):  # the report of what was measured until then
         time.sleep(options.seconds)
     report = pauses.report(block=options.block, outage=options.outage, margin=options.margin)
     sys.stdout.write(f"{report}\n")
