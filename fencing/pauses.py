@@ -115,6 +115,13 @@ class Pauses:
         self._collecting_since = math.inf
         self._stopping = False
 
+    def _add(self, late: float) -> None:
+        self.wakes.add(late)
+        if len(self._longest) < LONGEST_KEPT:
+            heapq.heappush(self._longest, Pause(late, time.time()))
+        elif late > self._longest[0].seconds:
+            heapq.heapreplace(self._longest, Pause(late, time.time()))
+
     @property
     def longest(self) -> list[Pause]:
         """The longest pauses, the longest one first, at most ten."""
@@ -245,12 +252,7 @@ def _watch(pauses: Pauses) -> None:
     while not pauses._stopping:
         time.sleep(max(due - now(), 0.0))
         woke = now()
-        late = max(woke - due, 0.0)
-        pauses.wakes.add(late)
-        if len(pauses._longest) < LONGEST_KEPT:
-            heapq.heappush(pauses._longest, Pause(late, time.time()))
-        elif late > pauses._longest[0].seconds:
-            heapq.heapreplace(pauses._longest, Pause(late, time.time()))
+        pauses._add(max(woke - due, 0.0))
         due = woke + INTERVAL  # from before the lines above: a pause in them counts, too
 
 
