@@ -1,4 +1,4 @@
-"""Show four ways in which Redlock by the book makes two holders or a wrong number, and what prevents the damage."""
+"""Show four ways in which Redlock by the book makes two holders or a wrong number, and what helps."""
 
 import sys
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ class Redlock(RedlockTexts):
     EXPECTED = (
         dict.fromkeys(("1a", "2a", "3a", "4a"), OVERWRITTEN)
         | dict.fromkeys(("1b", "3b", "4b"), REFUSED)
-        | {"2b": ALONE}
+        | {"2b": ALONE, "5": ALONE}
     )
 
     def start_coordinator(self, stack: ExitStack, choice: str) -> str:
@@ -37,6 +37,8 @@ class Redlock(RedlockTexts):
             servers = FiveServers(stack, scene, clocks=act.key[0] == "3")
             if act.key[0] in "14":
                 self._pause(scene, act, servers)
+            elif act.key == "5":
+                self._pause_before_the_check(scene, act, servers)
             elif act.key[0] == "2":
                 self._enter(scene, act, servers, "A", (1, 2, 3))
                 servers.restart_empty(3)
@@ -59,13 +61,29 @@ class Redlock(RedlockTexts):
         servers.wait_for_expiry(scene.resource)
         self._enter(scene, act, servers, "B", others)
 
+    def _pause_before_the_check(self, scene: Scene, act: Act, servers: FiveServers) -> None:
+        """Let A be paused when all have granted it the lock, but before it has looked how long that took."""
+        servers.reach(ALL, "A")
+        self._start(scene, act, servers, "A", waits=True)
+        scene.until("A", "asked")
+        pause = scene.pause("A")
+        servers.wait_for_expiry(scene.resource)
+        self._enter(scene, act, servers, "B", ALL)
+        scene.resume("A", pause)
+        scene.go_on("A")
+        scene.until("A", "missed")
+        scene.until("A", "done")
+
+    def _start(self, scene: Scene, act: Act, servers: FiveServers, name: str, **options: bool) -> None:
+        function = by_the_book if act.how == "book" else with_this_library
+        ttl = scene.ttl if act.key[0] in "145" else PATIENT_TTL
+        request = {"key": scene.resource, "address": servers.address, "act": act.key, "numbered": act.key[0] == "4"}
+        scene.start(name, function, ttl=ttl, **request, **options)
+
     def _enter(self, scene: Scene, act: Act, servers: FiveServers, name: str, reached: Sequence[int]) -> None:
         """Let an actor try to take the lock at the servers that it reaches."""
         servers.reach(reached, name)
-        function = by_the_book if act.how == "book" else with_this_library
-        ttl = scene.ttl if act.key[0] in "14" else PATIENT_TTL
-        request = {"key": scene.resource, "address": servers.address, "act": act.key, "numbered": act.key[0] == "4"}
-        scene.start(name, function, ttl=ttl, **request)
+        self._start(scene, act, servers, name)
         if scene.until(name, "got", "missed") == "missed":
             scene.until(name, "done")
             return
@@ -95,6 +113,8 @@ class Redlock(RedlockTexts):
         [[writer]] = scene.query("SELECT writer FROM result WHERE act = %s", act.key)
         if "B" not in self.got:
             cell, verdict = ALONE, "Only A was at work. B was refused."
+        elif "A" not in self.got:
+            cell, verdict = ALONE, "Only B was at work. A saw that it was too late."
         elif writer == "A":
             cell, verdict = OVERWRITTEN, "A and B were at work at once. A's late write replaced B's result."
         else:

@@ -3,6 +3,8 @@
 `actor` belongs to the demo: it shows what happens, and waits where a pause can happen as well.
 """
 
+import time
+
 import redis
 
 from examples.stage.actor import Actor
@@ -14,12 +16,15 @@ from fencing import CoordinatorUnavailable, StaleFence
 WRITE = "UPDATE result SET writer = %s, number = %s WHERE act = %s AND number <= %s"
 
 
-def by_the_book(actor: Actor, key: str, address: str, act: str, ttl: float, numbered: bool) -> None:
+def by_the_book(
+    actor: Actor, key: str, address: str, act: str, ttl: float, numbered: bool, waits: bool = False
+) -> None:
     """Take the lock at a majority, as the description of Redlock says, work, and write.
 
     `numbered`: the highest count of the servers that granted it goes with the write, and the row refuses a lower one.
+    `waits`: between the replies and the check of the time, too.
     """
-    locks, counts = [], []
+    locks, counts, began = [], [], time.monotonic()
     for url in address.split(","):
         client = redis.Redis.from_url(url, socket_timeout=0.5, retry=None)
         lock = Right(client, key, ttl, step=lambda: None)
@@ -29,15 +34,21 @@ def by_the_book(actor: Actor, key: str, address: str, act: str, ttl: float, numb
                 locks.append(lock)
         except redis.RedisError:
             pass  # a server that is down counts as a refusal
-    if len(locks) < 3:
+    granted = f"granted by {len(locks)} of 5"
+    if waits:
+        actor.show("asked", granted, source="nodes")
+        actor.wait()
+    in_time = time.monotonic() - began < ttl * 0.99 - 0.002  # the rest is for clocks that run at other rates
+    if len(locks) < 3 or not in_time:
         for lock in locks:
             lock.release()
-        actor.show("missed", f"granted by {len(locks)} of 5", source="nodes")
+        if in_time:
+            actor.show("missed", granted, source="nodes")
+        else:
+            actor.show("missed", "too late: gives up")
         return
     number = max(counts) if numbered else 0
-    actor.show(
-        "got", f"gets number {number}" if numbered else f"granted by {len(locks)} of 5", source="nodes", is_=number
-    )
+    actor.show("got", f"gets number {number}" if numbered else granted, source="nodes", is_=number)
     actor.wait()
     if actor.connection.execute(WRITE, [actor.name, number, act, number]).rowcount:
         actor.show("wrote", "writes", target="data")

@@ -26,7 +26,10 @@ class RedlockTexts(Tale):
     TITLE = "Redlock, by the book and with fencing numbers"
     LANES = (Lane("A", "A", 1), Lane("nodes", "FIVE REDIS SERVERS"), Lane("B", "B", 2), Lane("data", "RESULT"))
     HEAD = ("At work at once", "Result")
-    ACTS = tuple(act for key in _TITLES for act in _acts(key))
+    ACTS = (
+        *(act for key in _TITLES for act in _acts(key)),
+        Act("5", "a pause before the check", "book", fenced=False, resumes_early=False, harms=False),
+    )
     SETTINGS = {
         "1a": "All five grant the lock to A. A is paused at its work (SIGSTOP), until the lock has expired everywhere.",
         "1b": "The same pause. A and B claim in the database before they work.",
@@ -37,6 +40,7 @@ class RedlockTexts(Tale):
         "4a": "Each server counts its grants. The highest count of a majority is the number, and the row refuses a "
         "lower one. B has tried before, and reached only server 1.",
         "4b": "The same counts, without clocks. But a majority must confirm the highest one before it is a number.",
+        "5": "By the book, as in act 1. But A is paused earlier: behind the replies, before it looks at the time.",
     }
     WHY = {
         "1a": "A majority of five is no better than one server here: A cannot know that it was paused.",
@@ -47,11 +51,12 @@ class RedlockTexts(Tale):
         "3b": "No lock service can see that a clock is wrong. B had claimed: the guard looks at no clock.",
         "4a": "Server 1 alone knew how high A's number was, and B did not reach it. So the row took A for as new as B.",
         "4b": "A's number had been confirmed by 1, 2 and 3. B reached 3, so it got a higher one.",
+        "5": "Redlock survives each delay before its check, and none behind it. Compare act 1a.",
     }
 
     def introduction(self, ttl: float) -> list[str]:
         return [
             "A and B want a lock that counts when three of five independent Redis servers grant it.",
             "Each writes a result.",
-            f"In acts 1 and 4 the lock lives {ttl:g} s, in the others {PATIENT_TTL:g} s, longer than an act lasts.",
+            f"In acts 1, 4 and 5 the lock lives {ttl:g} s, in the others {PATIENT_TTL:g} s, longer than an act lasts.",
         ]

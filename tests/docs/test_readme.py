@@ -26,7 +26,7 @@ _OURS = tuple(f"{ROOT / name}/" for name in ("fencing", "storage_guards"))
 
 
 def example(redis_url: str, database_url: str) -> str:
-    [code] = re.findall(r"```python\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
+    code, _ = re.findall(r"```python\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
     for placeholder, real in {
         '"postgresql+psycopg://localhost/shop"': repr(database_url),
         "redis.Redis()": f"redis.Redis.from_url({redis_url!r})",
@@ -57,6 +57,23 @@ def test_the_example_works(any_redis: RedisServer, postgres_url: str) -> None:
         run(code.replace(begin, f"newer()\n    {begin}"), newer=lambda: SQLAlchemyGuard(engine).claim(newer))
     with engine.connect() as connection:
         assert connection.execute(text("SELECT total FROM orders")).scalar_one() == 8
+    engine.dispose()
+
+
+def test_a_fence_that_came_in_a_message_writes_until_a_newer_one_claims(postgres_url: str) -> None:
+    engine = engine_of_the_shop(postgres_url)
+    guard = SQLAlchemyGuard(engine)
+    guard.create_tables()
+    _, code = re.findall(r"```python\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
+    fence, newer = Fence("orders:42", 1, new_token()), Fence("orders:42", 2, new_token())
+    names = {"guard": guard, "text": text, "message": {"fence": str(fence)}}
+    guard.claim(fence)
+    exec(code, names)
+    with engine.connect() as connection:
+        assert connection.execute(text("SELECT total FROM orders")).scalar_one() == 0
+    guard.claim(newer)
+    with pytest.raises(StaleFence):
+        exec(code, names)
     engine.dispose()
 
 
@@ -124,14 +141,14 @@ def test_the_page_on_locks_works(any_redis: RedisServer, postgres_url: str, caps
         connection.execute(text("CREATE TABLE report (done int)"))
         connection.execute(text("INSERT INTO report VALUES (0)"))
     examples = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "guide" / "locks.md").read_text("utf-8"), re.DOTALL)
-    assert len(examples) == 9
+    assert len(examples) == 10
     seen = []
     with RedisCoordinator(any_redis.client(), guards=[guard]) as coordinator:
-        names = {"coordinator": coordinator, "guard": guard, "text": text}
+        names = {"coordinator": coordinator, "guard": guard, "text": text, "PRICES": "data:,17"}
         for example in examples:
             exec(example.replace("redis.Redis()", f"redis.Redis.from_url({any_redis.url!r})"), names)
             with engine.connect() as connection:
                 seen.append(connection.execute(text("SELECT done FROM report")).scalar_one())
-    assert seen == [2, 3, 3, 4, 7, 8, 100, 101, 0]
+    assert seen == [2, 3, 3, 17, 18, 21, 22, 100, 101, 0]
     assert capsys.readouterr().out == ""
     engine.dispose()

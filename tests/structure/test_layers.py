@@ -67,6 +67,7 @@ ROOMS = {
     "fencing.coordinator": Room((KERNEL, LOCKS)),
     "fencing.coordinator_async": Room((KERNEL, LOCKS)),
     "fencing.memory": Room(BACKEND),
+    "fencing.pauses": Room((KERNEL, LOCKS)),
     "fencing.redis": Room(BACKEND, ("redis",)),
     "fencing.redis.resp": Room((), ("redis", "hiredis")),
     "fencing.redis.keys": Room(REDIS_CALLS),
@@ -309,7 +310,7 @@ def run(code: str) -> str:
         ("import storage_guards.http", {"asyncio"}),
         ("from storage_guards import RedisGuard", {"sqlalchemy", "httpx2", "storage_guards.redis.guard_async"}),
         ("from storage_guards import FileGuard", {"redis", "sqlalchemy", "obstore"}),
-        ("from fencing import RedisCoordinator", {"sqlalchemy"}),
+        ("from fencing import RedisCoordinator", {"sqlalchemy", "fencing.pauses"}),
         (
             "from fencing import RedisCoordinator, FencedLock",
             {"fencing.redis.cluster.client", "fencing.locks.lock_async"},
