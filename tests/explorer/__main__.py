@@ -4,6 +4,7 @@ make explore                                                        those of one
 make explore ARGS="--large"                                         of these, the one that no test walks
 make explore ARGS="--rules"                                         what happens with each rule off
 make explore ARGS="--redlock"                                       Redlock over several nodes
+make explore ARGS="--exclusion"                                     exclusion with time, and what breaks it
 make explore ARGS="--clients 3 --expiries 2 --resets 1 --lost 1"    your own bounds
 
 docs/internals/exploration.md says how long each takes, and how much memory. The exit status is 0 if all states were
@@ -21,13 +22,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tests.explorer import clients, redlock_scenarios, redlock_world
+from tests.explorer import clients, redlock_scenarios, redlock_world, timed_scenarios
 from tests.explorer.clients import Program
 from tests.explorer.rules import RULES
 from tests.explorer.scenarios import DEEP, LARGE, SAFE, NoLock
 from tests.explorer.search import Result, explore
 from tests.explorer.sqlite_storage import SQLiteBackend
 from tests.explorer.state import Bounds, Scenario
+from tests.explorer.timed_locks import BOTH, LAST_CHECK, TimedWorld
 
 MOST_CLIENTS = 8
 FOUND, STOPPED = 1, 3
@@ -43,6 +45,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--rules", action="store_true", help="each rule off, and the shortest trace that violates")
     parser.add_argument("--large", action="store_true", help="the one that no test walks")
     parser.add_argument("--redlock", action="store_true", help="the explorations of Redlock, small and large")
+    parser.add_argument("--exclusion", action="store_true", help="exclusion with time, and what breaks it")
     parser.add_argument("--clients", type=int, default=2, choices=range(1, MOST_CLIENTS + 1))
     parser.add_argument("--rounds", type=int, default=1, help="how often each client acquires")
     parser.add_argument("--writes", type=int, default=1, help="how often each writes under one grant")
@@ -60,6 +63,8 @@ def main(arguments: list[str]) -> int:
         return _rules()
     if options.redlock:
         return _status([_redlock(name, nodes, options.limit) for name, nodes in redlock_scenarios.ALL.items()])
+    if options.exclusion:
+        return _exclusion(options.limit)
     own = [option for option in vars(options) if getattr(options, option) != parser.get_default(option)]
     if not set(own) - {"storage", "limit", "large"}:
         scenarios = list((LARGE if options.large else SAFE | DEEP | LARGE).values())
@@ -118,6 +123,21 @@ def _print(line: str, found: Result | redlock_world.Found, limit: int) -> int:
         print(f"    stopped by its limit of {limit:,} states: what lies beyond was not visited", flush=True)
         return STOPPED
     return 0
+
+
+def _exclusion(limit: int) -> int:
+    """Visit what must be safe; then print the shortest traces of what breaks exclusion."""
+    status = _status(
+        [_report(explore(each, limit=limit, world_of=TimedWorld)) for each in timed_scenarios.ALL.values()]
+    )
+    missing = False
+    for name, (scenario, _, off) in timed_scenarios.ALL_BROKEN.items():
+        with off():
+            result = explore(scenario, until=timed_scenarios.AFTER_A_PAUSE, limit=limit, world_of=TimedWorld)
+        found = result.violations.get(BOTH) or result.violations.get(LAST_CHECK)
+        missing = missing or found is None
+        print(f"{name}:\n    {found or 'nothing was found!'}", flush=True)
+    return max(status, int(missing))
 
 
 def _rules() -> int:
