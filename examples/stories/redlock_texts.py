@@ -21,12 +21,23 @@ def _acts(key: str) -> list[Act]:
     return [book, Act(f"{key}b", f"{_TITLES[key]}, this library", "library", True, resumes_early=False, harms=False)]
 
 
+def _outage(key: str, title: str) -> Act:
+    return Act(key, f"{title}, this library", "library", fenced=True, resumes_early=False, harms=False)
+
+
+_OUTAGES = (
+    _outage("5", "two of five die, then a third"),
+    _outage("6", "a holder is cut off from three"),
+    _outage("7", "the time of an acquire"),
+)
+
+
 class RedlockTexts(Tale):
     NAME = "redlock"
     TITLE = "Redlock, by the book and with fencing numbers"
     LANES = (Lane("A", "A", 1), Lane("nodes", "FIVE REDIS SERVERS"), Lane("B", "B", 2), Lane("data", "RESULT"))
     HEAD = ("At work at once", "Result")
-    ACTS = tuple(act for key in _TITLES for act in _acts(key))
+    ACTS = (*(act for key in _TITLES for act in _acts(key)), *_OUTAGES)
     SETTINGS = {
         "1a": "All five grant the lock to A. A is paused at its work (SIGSTOP), until the lock has expired everywhere.",
         "1b": "The same pause. A and B claim in the database before they work.",
@@ -37,6 +48,10 @@ class RedlockTexts(Tale):
         "4a": "Each server counts its grants. The highest count of a majority is the number, and the row refuses a "
         "lower one. B has tried before, and reached only server 1.",
         "4b": "The same counts, without clocks. But a majority must confirm the highest one before it is a number.",
+        "5": "4 and 5 die, and A takes the lock. Then 3 dies, too, while A works. B tries. Then all three come back.",
+        "6": "A has the lock, and its network loses servers 3, 4 and 5. B reaches all five, and waits for the lock.",
+        "7": "A takes and frees a lock again and again. All five answer, then two hang (SIGSTOP), then one is "
+        "dead, then two.",
     }
     WHY = {
         "1a": "A majority of five is no better than one server here: A cannot know that it was paused.",
@@ -47,11 +62,16 @@ class RedlockTexts(Tale):
         "3b": "No lock service can see that a clock is wrong. B had claimed: the guard looks at no clock.",
         "4a": "Server 1 alone knew how high A's number was, and B did not reach it. So the row took A for as new as B.",
         "4b": "A's number had been confirmed by 1, 2 and 3. B reached 3, so it got a higher one.",
+        "5": "Three of five go on. Two grant nothing to anybody, so no lock is granted twice. A server that comes back "
+        "waits for as long as a lock may live.",
+        "6": "Nobody renewed A's lock at 3, 4 and 5, so they freed it. A cut costs the others a ttl at most, "
+        "and a moment between two tries.",
+        "7": "An acquire asks all servers at once, and returns when three have granted. Nobody waits for the others.",
     }
 
     def introduction(self, ttl: float) -> list[str]:
         return [
             "A and B want a lock that counts when three of five independent Redis servers grant it.",
             "Each writes a result.",
-            f"In acts 1 and 4 the lock lives {ttl:g} s, in the others {PATIENT_TTL:g} s, longer than an act lasts.",
+            f"In acts 2 and 3 the lock lives {PATIENT_TTL:g} s, longer than an act lasts. In the others: {ttl:g} s.",
         ]
