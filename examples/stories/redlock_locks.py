@@ -14,6 +14,7 @@ from examples.stage.reports import report
 from examples.stories.hand_made import Right
 from fencing import CoordinatorUnavailable, StaleFence
 
+NO_MAJORITY = "no majority answers"
 ADD = "UPDATE result SET writer = writer || %s, number = %s WHERE act = %s"
 WRITE = "UPDATE result SET writer = %s, number = %s WHERE act = %s AND number <= %s"
 
@@ -93,7 +94,7 @@ def go_on(actor: Actor, key: str, address: str, act: str, ttl: float, patience: 
         try:
             lease = lock.try_acquire() if patience is None else lock.acquire(timeout=patience)
         except CoordinatorUnavailable:
-            actor.show("missed", "no majority answers", source="nodes")
+            actor.show("missed", NO_MAJORITY, source="nodes")
             return
         if lease is None:
             actor.show("missed", "another has the lock", source="nodes")

@@ -8,7 +8,7 @@ from examples.stage.coordinators import NODE_TIMEOUT
 from examples.stage.director import Act
 from examples.stage.tale import Result, Scene
 from examples.stories.five_servers import FiveServers
-from examples.stories.redlock_locks import go_on, time_acquires
+from examples.stories.redlock_locks import NO_MAJORITY, go_on, time_acquires
 
 LONGEST_TTL = 4.0
 PATIENCE = 15.0
@@ -27,6 +27,7 @@ class Outages:
         self.ttl = min(scene.ttl, LONGEST_TTL)
         self.servers = FiveServers(stack, scene, clocks=False, longest_ttl=self.ttl)
         self.numbers: list[int] = []
+        self.refusal = ""
         self.at_work = dict[str, Event]()
 
     def play(self) -> Result:
@@ -36,7 +37,7 @@ class Outages:
         self.servers.kill(4, 5)
         granted = self._enter("A")
         self.servers.kill(3)
-        refused = not self._enter("B")
+        refused = not self._enter("B") and self.refusal == NO_MAJORITY
         self._write("A")
         self.servers.restart(3, 4, 5)
         back = self._enter("B", PATIENCE)
@@ -91,6 +92,7 @@ class Outages:
         address = through or self.servers.direct
         scene.start(name, go_on, key=scene.resource, address=address, act=self.act.key, ttl=self.ttl, patience=patience)
         if scene.until(name, "got", "missed") == "missed":
+            self.refusal = scene.last["text"]
             scene.until(name, "done")
             return False
         self.numbers.append(scene.last["is_"])
