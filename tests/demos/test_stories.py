@@ -95,7 +95,10 @@ STORIES = [module.rpartition(".")[2] for module in find_demos() if ".stories." i
 
 def require_tools(module: str) -> None:
     if module.endswith(("clock_jump", "redlock")) and find_faketime() is None:
-        missing("faketime", "found no libfaketime (Debian and Ubuntu: apt-get install faketime)")
+        missing(
+            "faketime",
+            "found no libfaketime (pip install libfaketime, or apt-get install faketime)",
+        )
 
 
 def story(name: str) -> Tale:
