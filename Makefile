@@ -6,7 +6,7 @@
 #   make demo-object-upload   a paused uploader goes on late: ten seconds, a real Redis and an S3
 #   make demo-http-service    a client is paused while it sends a write to a service: five seconds, a real Redis
 #   make demo-failover        a failover of Redis grants a lock twice; ten seconds, real Sentinels and a real PostgreSQL
-#   make demo-wrong-locks     locks made by hand, and how each breaks; 20 seconds. Likewise demo-network-delay, demo-slow-work,
+#   make demo-wrong-locks     locks made by hand, and how each breaks; 25 seconds. Likewise demo-network-delay, demo-slow-work,
 #                             demo-hot-standby, demo-clock-jump, demo-redlock
 #                             all demos: ARGS="--seed 7 --slow --act 1"; most also ARGS="--coordinator cluster"
 #   make demos                all of them, and one page with the outcomes of each side by side; two to five minutes

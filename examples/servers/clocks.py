@@ -1,10 +1,12 @@
 """A wall clock for servers that can be set while they run, through libfaketime."""
 
+import platform
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from examples.servers.local import ServerError
+from examples.servers.wheels import find_in_wheel
 
 
 class MissingTool(ServerError):
@@ -12,8 +14,16 @@ class MissingTool(ServerError):
 
 
 def find_faketime() -> Path | None:
-    """Return the library that gives a process another clock, or None. Debian: package faketime."""
-    return next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"), None)
+    """Return the library that gives a process another clock, or None: that of Debian's faketime, or of the wheel."""
+    installed = next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"), None)
+    return installed or find_faketime_in_wheel()
+
+
+def find_faketime_in_wheel() -> Path | None:
+    """Return the library of the package libfaketime, or None. Its wheel is for any machine, and the library for one."""
+    if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
+        return None
+    return next(iter(find_in_wheel("libfaketime", "vendor/libfaketime/src/libfaketime.so.1")), None)
 
 
 class FakeClock:
@@ -22,7 +32,10 @@ class FakeClock:
     def __init__(self) -> None:
         library = find_faketime()
         if library is None:
-            raise MissingTool("no libfaketime here: Debian and Ubuntu have it in the package faketime")
+            raise MissingTool(
+                "no libfaketime here: on Linux with x86-64, `make demo` installs it into .venv; other Linux has it "
+                "in the package faketime; other systems cannot"
+            )
         self._directory = TemporaryDirectory(prefix="fencing-clock-")
         self._file = Path(self._directory.name) / "clock"
         self.environment: Mapping[str, str] = {

@@ -119,10 +119,12 @@ def _open_redis(address: str, **options: Any) -> Coordinator:
     return RedisCoordinator(redis.Redis.from_url(address), **options)
 
 
-def _open_redlock(address: str, *, ttl: float = 10.0, **options: Any) -> RedlockCoordinator:
+def _open_redlock(
+    address: str, *, ttl: float = 10.0, longest_ttl: float = LONGEST_TTL, **options: Any
+) -> RedlockCoordinator:
     clients = [redis.Redis.from_url(url) for url in address.split(",")]
     timeout = min(NODE_TIMEOUT, ttl / 4)
-    return RedlockCoordinator(clients, ttl=ttl, longest_ttl=LONGEST_TTL, node_timeout=timeout, **options)
+    return RedlockCoordinator(clients, ttl=ttl, longest_ttl=longest_ttl, node_timeout=timeout, **options)
 
 
 def _open_sentinel(address: str, **options: Any) -> Coordinator:

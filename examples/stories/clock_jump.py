@@ -44,7 +44,7 @@ class ClockJump(Countdown):
     def introduction(self, ttl: float) -> list[str]:
         return [
             "A flight has free seats. A and B book some: each takes a lock, reads the number and writes what is left.",
-            "This Redis runs with libfaketime, so that its wall clock can be set while it runs.",
+            "This Redis runs with libfaketime, so that its wall clock can be set. It needs Linux.",
         ]
 
     def start_coordinator(self, stack: ExitStack, choice: str) -> str:

@@ -1,6 +1,7 @@
-"""Locks that people write by hand. Only the last one is right, as far as a lock in one Redis can be. Compare yours.
+"""Locks that people write by hand. Only `Right` is right, as far as a lock in one Redis can be. Compare yours.
 
-`step` belongs to the demo: it stops there, where a crash or a pause can happen as well.
+`step` and `clock` belong to the demo. `step` stops there, where a crash or a pause can happen as well. `clock` is the
+wall clock of the client's machine, which may differ from that of another.
 """
 
 import secrets
@@ -13,11 +14,19 @@ import redis
 class Lock:
     """A lock with a name. Its `release` says whether this process had it until then; None: it does not know."""
 
-    def __init__(self, client: redis.Redis, key: str, ttl: float, step: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        client: redis.Redis,
+        key: str,
+        ttl: float,
+        step: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self.client = client
         self.key = key
         self.ttl_ms = int(ttl * 1000)
         self.step = step
+        self.clock = clock
         self.token = secrets.token_hex(16).encode()
 
     def acquire(self) -> bool:
@@ -47,17 +56,26 @@ class SetThenExpire(Lock):
 
 
 class ExpiryAsValue(Lock):
-    """WRONG: two processes that see the same old value both take over."""
+    """WRONG: the clients' clocks say when it ends, a refused client replaces the end, and the value names no owner.
+
+    As it is published: with the comparison of GETSET's reply, and with a look at the clock before the DEL.
+    """
 
     def acquire(self) -> bool:
-        now = time.time()
-        if self.client.setnx(self.key, now + self.ttl_ms / 1000):
+        self.ends = self.clock() + self.ttl_ms / 1000
+        if self.client.setnx(self.key, self.ends):
             return True
-        if float(self.client.get(self.key) or 0) > now:
+        before = self.client.get(self.key)
+        if before is None or float(before) > self.clock():
             return False
         self.step()
-        self.client.getset(self.key, now + self.ttl_ms / 1000)
-        return True
+        return bool(self.client.getset(self.key, self.ends) == before)
+
+    def release(self) -> bool | None:
+        if self.ends <= self.clock():
+            return False
+        self.step()
+        return super().release()
 
 
 class DeletedByAnyone(Lock):
@@ -84,7 +102,17 @@ class Right(Lock):
         return bool(self.client.eval(self.SCRIPT, 1, self.key, self.token))
 
 
-class AlwaysTrue(Right):
+class AlwaysTaken(Right):
+    """WRONG: after the last try, the acquire says True as well."""
+
+    def acquire(self) -> bool:
+        for _ in range(3):
+            if super().acquire():
+                break
+        return True
+
+
+class AlwaysFreed(Right):
     """WRONG: the release says True, whatever happened."""
 
     def release(self) -> bool | None:
@@ -92,8 +120,15 @@ class AlwaysTrue(Right):
         return True
 
 
-class WrongType(Right):
+class TakenAsText(Right):
     """WRONG: redis-py answers True and not "OK". So a lock that it got counts as refused."""
 
     def acquire(self) -> bool:
         return self.client.set(self.key, self.token, nx=True, px=self.ttl_ms) == "OK"
+
+
+class FreedAsText(Right):
+    """WRONG: the script's reply is a number. Compared with a text, it is never equal: nothing ever counts as freed."""
+
+    def release(self) -> bool | None:
+        return bool(self.client.eval(self.SCRIPT, 1, self.key, self.token) == b"1")

@@ -1,4 +1,4 @@
-"""Show four ways in which Redlock by the book makes two holders or a wrong number, and what helps."""
+"""Show what faults do to Redlock by the book, what prevents it, and how work goes on while servers are down."""
 
 import sys
 from collections.abc import Sequence
@@ -9,6 +9,7 @@ from examples.stage.director import Act
 from examples.stage.tale import Result, Scene, perform
 from examples.stories.five_servers import ALL, FiveServers
 from examples.stories.redlock_locks import by_the_book, with_this_library
+from examples.stories.redlock_outages import Outages
 from examples.stories.redlock_texts import PATIENT_TTL, RedlockTexts
 
 OVERWRITTEN, REFUSED, ALONE = "overwritten", "late write refused", "one holder"
@@ -34,6 +35,8 @@ class Redlock(RedlockTexts):
         self.at_work = dict[str, Event]()
         self.pause: Event | None = None
         with ExitStack() as stack:
+            if act.key in "678":
+                return Outages(stack, scene, act).play()
             servers = FiveServers(stack, scene, clocks=act.key[0] == "3")
             if act.key[0] in "14":
                 self._pause(scene, act, servers)

@@ -3,6 +3,7 @@
 `actor` belongs to the demo: it shows what happens, and waits where a pause can happen as well.
 """
 
+import statistics
 import time
 
 import redis
@@ -13,6 +14,8 @@ from examples.stage.reports import report
 from examples.stories.hand_made import Right
 from fencing import CoordinatorUnavailable, StaleFence
 
+NO_MAJORITY = "no majority answers"
+ADD = "UPDATE result SET writer = writer || %s, number = %s WHERE act = %s"
 WRITE = "UPDATE result SET writer = %s, number = %s WHERE act = %s AND number <= %s"
 
 
@@ -86,3 +89,49 @@ def with_this_library(actor: Actor, key: str, address: str, act: str, ttl: float
         actor.show("wrote", "writes", target="data")
     except StaleFence as late:
         report("refused", reason=str(late), newest=None)
+
+
+def go_on(actor: Actor, key: str, address: str, act: str, ttl: float, patience: float | None) -> None:
+    """Take a lock of this library, which claims in the database; work, add a letter through the guard, and free it.
+
+    `patience`: the seconds that it waits for the lock; None: it tries once.
+    """
+    with CHOICES["redlock"].open(
+        address, ttl=ttl, longest_ttl=ttl, owner=actor.name, guards=[actor.guard]
+    ) as coordinator:
+        lock = coordinator.lock(key)
+        try:
+            lease = lock.try_acquire() if patience is None else lock.acquire(timeout=patience)
+        except CoordinatorUnavailable:
+            actor.show("missed", NO_MAJORITY, source="nodes")
+            return
+        if lease is None:
+            actor.show("missed", "another has the lock", source="nodes")
+            return
+        number = lease.fence.number
+        actor.show("got", "granted by a majority", source="nodes", is_=number)
+        actor.wait()
+        try:
+            actor.guard.write(lease, ADD, [actor.name, number, act])
+            actor.show("wrote", "writes", target="data")
+        except StaleFence as late:
+            report("refused", reason=str(late), newest=None)
+        try:
+            lease.release()
+        except CoordinatorUnavailable:  # then it expires
+            pass
+
+
+def time_acquires(actor: Actor, key: str, address: str, ttl: float, rounds: int, times: int) -> None:
+    """Time the acquires of this library, as often as the director asks."""
+    with CHOICES["redlock"].open(address, ttl=ttl, longest_ttl=ttl) as coordinator:
+        for _ in range(times):
+            actor.wait()
+            taken = []
+            for _ in range(rounds):
+                started = time.perf_counter()
+                lease = coordinator.acquire(key, timeout=15)
+                taken.append((time.perf_counter() - started) * 1000)
+                lease.release()
+            median, longest = statistics.median(taken), max(taken)
+            actor.show("timed", f"median {median:.2f} ms, longest {longest:.1f} ms", median=median, longest=longest)

@@ -2,6 +2,7 @@
 
 import sys
 import time
+from typing import Any
 
 import redis
 
@@ -10,26 +11,56 @@ from examples.stage.actor import Actor
 from examples.stage.director import Act
 from examples.stage.tale import Result, Scene, perform
 from examples.stories import hand_made
-from examples.stories.wrong_locks_texts import WrongLocksTexts
+from examples.stories.wrong_locks_texts import AHEAD, PATIENT_TTL, WrongLocksTexts
 
 
-def work(actor: Actor, lock: str, key: str) -> None:
-    """Take a lock made by hand, work, and free it."""
+class Noting(redis.Redis):
+    """A client that notes its last command, and the reply as redis-py returned it."""
+
+    last: tuple[str, Any] = ("", None)
+
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        reply = super().execute_command(*args, **options)  # type: ignore[no-untyped-call,unused-ignore]
+        self.last = (str(args[0]), reply)
+        return reply
+
+
+def work(actor: Actor, lock: str, key: str, ttl: float, ahead: float) -> None:
+    """Take a lock made by hand, work, and free it. `ahead`: the seconds by which this machine's clock differs."""
+
+    def clock() -> float:
+        return time.time() + ahead
+
+    def show(kind: str, text: str, **data: Any) -> None:
+        command, reply = client.last
+        reply = readable(reply, clock())
+        actor.show(kind, f"{text} ({command}: {reply})", reply=reply, **data)
 
     def step() -> None:
-        actor.show("step", "is between two requests")
+        show("step", "is between two requests")
         actor.wait()
 
-    made = getattr(hand_made, lock)(redis.Redis.from_url(actor.address), key, actor.ttl, step)
+    client = Noting(connection_pool=redis.ConnectionPool.from_url(actor.address))
+    made = getattr(hand_made, lock)(client, key, ttl, step, clock)
     if not made.acquire():
-        actor.show("missed", "does not get the lock", source="lock")
+        show("missed", "sees a refusal", source="lock")
         return
-    actor.show("got", "gets the lock", source="lock")
+    show("got", "is AT WORK", source="lock")
     actor.wait()
     actor.show("worked", "has done its work")
     actor.wait()
     said = made.release()
-    actor.show("freed", "frees the lock" + ("" if said is None else f": {said}"), target="lock", said=said)
+    show("freed", "has sent its release" if said is None else f"its release says {said}", target="lock", said=said)
+
+
+def readable(reply: Any, now: float) -> str:
+    """Return a reply for people. A value of bytes is a token, or an expiry, which is compared with a clock."""
+    if not isinstance(reply, bytes):
+        return str(reply)
+    if len(reply) == 32:
+        return "a token"
+    left = float(reply) - now
+    return f"over in {left:.1f} s" if left > 0 else f"over for {-left:.1f} s"
 
 
 def write(actor: Actor, key: str) -> None:
@@ -51,10 +82,13 @@ class WrongLocks(WrongLocksTexts):
     def play(self, scene: Scene, act: Act) -> Result:
         """Play the steps. `goes on`: does its next request; `waits`: until the lock has expired, if it does."""
         client = redis.Redis.from_url(scene.address)
-        if act.key == "3":
-            client.set(scene.resource, time.time() - 1)
+        if act.key in ("3a", "3b"):
+            client.set(scene.resource, time.time() - 1)  # of an earlier holder, which has crashed
         self.at_work, self.most, self.pause = dict[str, Event](), 0, None
         self.said, self.got = dict[str, bool | None](), list[str]()
+        self.replies = dict[str, str]()
+        """The last reply that Redis gave to each, for people."""
+        self.entered = dict[str, float]()
         for step in self.PLAYS[act.key].split(", "):
             name, verb = step.split(" ", 1)
             if verb in ("enters", "goes on"):
@@ -68,14 +102,22 @@ class WrongLocks(WrongLocksTexts):
             elif act.fenced:
                 scene.wait_for_expiry("A")
             else:
-                stays = not scene.passes(lambda: not client.exists(scene.resource))
+                stays = not scene.passes(lambda: self._is_over(scene, act, client))
                 scene.recorder.add("lock", "found", "stays" if stays else "has expired")
-        stuck = client.pttl(scene.resource) == -1
+        stuck = client.pttl(scene.resource) == -1 and act.how != "ExpiryAsValue"
         for name, bar in self.at_work.items():
             scene.recorder.close(bar, "still at work")
             scene.finish(name)
         client.delete(scene.resource)
         return self._guarded_result(scene, act) if act.fenced else self._result(act, stuck)
+
+    def _is_over(self, scene: Scene, act: Act, client: Any) -> bool:
+        """Whether the lock has expired. An expiry that is a value is over by this machine's clock."""
+        if act.key == "3b":  # that which A will write
+            return time.monotonic() > self.entered["A"] + scene.ttl
+        if act.how == "ExpiryAsValue":
+            return float(client.get(scene.resource)) < time.time()
+        return not client.exists(scene.resource)
 
     def _go_on(self, scene: Scene, act: Act, name: str, *, enters: bool) -> None:
         """Let an actor enter or go on, until it has got the lock, or not, or has done its next request."""
@@ -84,14 +126,19 @@ class WrongLocks(WrongLocksTexts):
         elif act.fenced:
             scene.start(name, write, key=scene.resource)
         else:
-            scene.start(name, work, lock=act.how, key=scene.resource)
+            patient, ahead = act.key == "3c", AHEAD if (act.key, name) == ("3c", "B") else 0.0
+            ttl = PATIENT_TTL if patient else scene.ttl
+            scene.start(name, work, lock=act.how, key=scene.resource, ttl=ttl, ahead=ahead)
         kind = scene.until(name, "got", "missed", "step", "worked", "freed", "wrote", "refused")
         if kind == "got":
             self.got.append(name)
-            self.at_work[name] = scene.recorder.open(name, "at-work", "is AT WORK", at=scene.last["at"])
+            self.at_work[name] = scene.recorder.open(name, "at-work", scene.last["text"], at=scene.last["at"])
             self.most = max(self.most, len(self.at_work))
         elif name in self.at_work and kind != "step":
             scene.recorder.close(self.at_work.pop(name), "has done its work", at=scene.last["at"])
+        if enters:
+            self.entered[name] = scene.last["at"]
+        self.replies[name] = scene.last.get("reply", "")
         if kind == "freed":
             self.said[name] = scene.last["said"]
         if kind not in ("got", "step", "worked"):
@@ -104,17 +151,24 @@ class WrongLocks(WrongLocksTexts):
         return Result(act, good, verdict, [str(self.most), "late write refused"], scene.refused)
 
     def _result(self, act: Act, stuck: bool) -> Result:
-        right = "as it should be"
+        right, won = "as it should be", "one winner"
         verdict, cell = "Never two at work, and a crash blocked the others for no longer than the lock lives.", right
+        believed = [name for name in self.at_work if self.replies[name] == "None"]
         if self.most > 1:
             verdict, cell = f"{self.most} processes were at work at once.", "two at work"
+            if believed:
+                verdict += f" Redis had refused {believed[0]}."
         elif stuck:
             verdict, cell = "The key has no expiry. Nobody gets this lock any more.", "stuck for ever"
-        elif not self.got:
+        elif not self.got and self.replies["A"] == "True":
             verdict, cell = "Redis gave the lock to A. Nobody is at work, and nobody can be.", "nobody can work"
+        elif self.said.get("A") is False and self.replies["A"] == "1":
+            verdict, cell = "A's release said False. But Redis had freed the lock, and B has it.", "False is not true"
         elif len(self.got) > 1 and self.said.get("A"):
             verdict, cell = "A's release said True. But B had the lock before it.", "True is not true"
-        return Result(act, cell == right, verdict, [str(self.most), cell], complete=cell == self.CELLS[act.key])
+        elif act.how == "ExpiryAsValue" and self.got == ["B"]:
+            verdict, cell = "B is at work, and A was refused.", won
+        return Result(act, cell in (right, won), verdict, [str(self.most), cell], complete=cell == self.CELLS[act.key])
 
 
 STORY = WrongLocks()

@@ -6,6 +6,7 @@ The raw fan-out sends our bytes to five sockets, and returns when three have rep
 from __future__ import annotations
 
 import importlib
+import logging
 import select
 import socket
 import statistics
@@ -39,13 +40,20 @@ REDLOCK_PY, POTTERY = "redlock-py", "pottery"
 REDISSON, REDSYNC = "Redisson's algorithm", "redsync's algorithm"
 PAIR, FROZEN, ROUNDS = "pair on five nodes", "two nodes frozen", "grants in one round"
 ELSEWHERE = "pair on five nodes elsewhere"
-TIME, ACQUIRED, SHARE = "pair, µs", "acquire, µs", "of all grants, %"
+TIME, ACQUIRED, GRANTED, SHARE = "pair, µs", "acquire, µs", "granted, %", "of all grants, %"
 AGAINST = {TIME: (RAW, REDLOCK_PY), CPU: (RAW, REDLOCK_PY)}
 TTL = 10
+NODE_SECONDS = 0.05
+"""For how long a client waits for a node: ours by default, with this ttl."""
 LIMIT = 120.0
+FROZEN_SECONDS = 30.0
+"""After that, the others are not tried any more while nodes are frozen."""
 ROUNDS_OF_PAIRS, BATCH = 100, 30
 APART = (0, 1, 50)
 """Milliseconds between the clocks of two clients that take turns without a pause."""
+
+Try = Callable[[str], tuple[float, bool]]
+"""Tries to take a lock of this name, and frees it; returns the seconds of the try, and whether it was granted."""
 
 
 def part(run: Run) -> None:
@@ -56,7 +64,7 @@ def part(run: Run) -> None:
     if run.other:
         return
     run.say(FROZEN)
-    found = run.child(FROZEN, OURS, "redlock.frozen", seconds=LIMIT, rounds=run.rounds(500))
+    found = run.child(FROZEN, "all", "redlock.frozen", seconds=LIMIT, rounds=run.rounds(50))
     if found is not None:
         run.compare(FROZEN, found, {})
     run.say(ROUNDS)
@@ -104,21 +112,79 @@ def opened(elsewhere: bool) -> Iterator[Contenders]:
 
 
 def frozen(rounds: int) -> Found:
-    """Return the time of each acquire while two of the nodes are frozen. Runs in a child."""
+    """Return the time of each try while two of the nodes are frozen, and whether it was granted. Runs in a child.
+
+    The contenders take turns. The clients of the others give up on a node after as long as ours does: without a
+    time-out, they would wait for ever.
+    """
     with _nodes() as (servers, coordinator):
-        lock = coordinator.lock("orders:1")
-        lock.acquire(timeout=5).release()
-        times = []
+        options = {"socket_timeout": NODE_SECONDS, "socket_connect_timeout": NODE_SECONDS, "retry": None}
+        clients = [server.client(**options) for server in servers]
+        tries = {OURS: _try_ours(coordinator), REDLOCK_PY: _try_redlock_py(clients), POTTERY: _try_pottery(clients)}
+        for attempt in tries.values():
+            attempt("orders:warm")
+        found: dict[str, dict[str, list[float]]] = {name: {ACQUIRED: [], GRANTED: []} for name in tries}
         for server in servers[:2]:
             server.freeze()
-        for _ in range(rounds):
-            started = time.perf_counter()
-            lease = lock.acquire(timeout=5)
-            times.append((time.perf_counter() - started) * 1e6)
-            lease.release()
-        for server in servers[:2]:
-            server.thaw()
-        return {OURS: {ACQUIRED: times}, "mean": {ACQUIRED: [statistics.fmean(times)]}}
+        try:
+            ends = time.monotonic() + FROZEN_SECONDS
+            for number in range(rounds):
+                for name, attempt in tries.items():
+                    if name == OURS or time.monotonic() < ends:
+                        took, granted = attempt(f"orders:{number}")
+                        found[name][ACQUIRED].append(took * 1e6)
+                        found[name][GRANTED].append(100.0 * granted)
+        finally:
+            for server in servers[:2]:
+                server.thaw()
+        means = {ACQUIRED: [statistics.fmean(found[OURS][ACQUIRED])]}
+        shares = {name: {**its, GRANTED: [statistics.fmean(its[GRANTED])]} for name, its in found.items()}
+        return {**shares, "mean": means}
+
+
+def _try_ours(coordinator: RedlockCoordinator) -> Try:
+    def attempt(key: str) -> tuple[float, bool]:
+        started = time.perf_counter()
+        lease = coordinator.acquire(key, timeout=5)
+        took = time.perf_counter() - started
+        lease.release()
+        return took, True
+
+    return attempt
+
+
+def _try_redlock_py(clients: list[redis.Redis]) -> Try:
+    module = importlib.import_module("redlock")
+    manager = module.Redlock(clients)
+    logging.getLogger().addHandler(logging.NullHandler())  # it logs each release that a node does not answer
+
+    def attempt(key: str) -> tuple[float, bool]:
+        started, lock = time.perf_counter(), None
+        try:
+            lock = manager.lock(f"{key}:redlock-py", TTL * 1000)
+        except module.MultipleRedlockException:  # so it does with a majority, too, if one node has failed
+            pass
+        took = time.perf_counter() - started
+        if lock:
+            manager.unlock(lock)
+        return took, bool(lock)
+
+    return attempt
+
+
+def _try_pottery(clients: list[redis.Redis]) -> Try:
+    module = importlib.import_module("pottery")
+
+    def attempt(key: str) -> tuple[float, bool]:
+        lock = module.Redlock(key=f"{key}:pottery", masters=set(clients), auto_release_time=TTL)
+        started = time.perf_counter()
+        granted = lock.acquire(timeout=5)
+        took = time.perf_counter() - started
+        if granted:
+            lock.release()
+        return took, bool(granted)
+
+    return attempt
 
 
 def one_round(rounds: int) -> Found:

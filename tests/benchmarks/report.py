@@ -59,7 +59,9 @@ TEXTS = {
     f"waiter. The ttl is {failures.TTL} s. The time starts at the release, or at the expiry of the lock.",
     "redlock": "A majority of five servers grants. *raw fan-out*: our bytes to five sockets, until three have replied. "
     "*elsewhere*: the client does not share the servers' processor; nodes are other machines. A turn has "
-    f"{redlock.BATCH} pairs: one that returns at the quorum leaves replies behind, and the next would pay for them.",
+    f"{redlock.BATCH} pairs: one that returns at the quorum leaves replies behind, and the next would pay for them. "
+    "*Frozen*: single tries, turn about. The clients of the other libraries give up on a node after "
+    f"{redlock.NODE_SECONDS * 1000:.0f} ms, as ours do.",
     "renewal": "In one cycle, every lease is renewed once. A cycle is a third of the ttl. The bare script compares the "
     "tokens and sets the ttls.",
     "cluster": "The nodes have no replicas. The server's CPU is that of all nodes, less what they use when idle. A "

@@ -33,8 +33,9 @@ from tests.support.fixtures import missing
 
 SVG = "{http://www.w3.org/2000/svg}svg"
 HARMS = {
-    "wrong_locks": {"1": "stuck for ever", "2": "stuck for ever", "6": "True is not true", "7": "nobody can work"}
-    | dict.fromkeys(("3", "4", "5", "9a"), "two at work"),
+    "wrong_locks": {"1": "stuck for ever", "2": "stuck for ever", "7a": "nobody can work"}
+    | {"6b": "True is not true", "7b": "False is not true"}
+    | dict.fromkeys(("3b", "3c", "3d", "4", "5", "6a", "9a"), "two at work"),
     "network_delay": {"1": "56"},
     "slow_work": {"1": "2"},
     "hot_standby": {"1": "5"},
@@ -42,12 +43,62 @@ HARMS = {
     "redlock": dict.fromkeys(("1a", "2a", "3a", "4a"), "overwritten"),
 }
 """By act in which something goes wrong: the last cell of its line."""
+LOCKS_SAY = {
+    "1": ["A is AT WORK (SETNX: True)", "B sees a refusal (SETNX: False)"],
+    "2": ["B sees a refusal (SETNX: False)"],
+    "3a": ["B is AT WORK (GETSET: over for …)", "A sees a refusal (GETSET: over in …)"],
+    "3b": [
+        "B is AT WORK (GETSET: over for …)",
+        "A sees a refusal (GETSET: over in …)",
+        "C is AT WORK (GETSET: over for …)",
+    ],
+    "3c": ["A is AT WORK (SETNX: True)", "B is AT WORK (GETSET: over for …)"],
+    "3d": [
+        "A is AT WORK (SETNX: True)",
+        "B is AT WORK (GETSET: over for …)",
+        "A has sent its release (DEL: 1)",
+        "C is AT WORK (SETNX: True)",
+    ],
+    "4": [
+        "A is AT WORK (SET: True)",
+        "B is AT WORK (SET: True)",
+        "A has sent its release (DEL: 1)",
+        "C is AT WORK (SET: True)",
+    ],
+    "5": [
+        "A is AT WORK (SET: True)",
+        "B is AT WORK (SET: True)",
+        "A its release says True (DEL: 1)",
+        "C is AT WORK (SET: True)",
+    ],
+    "6a": ["A is AT WORK (SET: True)", "B is AT WORK (SET: None)"],
+    "6b": [
+        "A is AT WORK (SET: True)",
+        "B is AT WORK (SET: True)",
+        "B its release says True (EVAL: 1)",
+        "A its release says True (EVAL: 0)",
+    ],
+    "7a": ["A sees a refusal (SET: True)", "B sees a refusal (SET: None)"],
+    "7b": ["A is AT WORK (SET: True)", "A its release says False (EVAL: 1)", "B is AT WORK (SET: True)"],
+    "8": [
+        "A is AT WORK (SET: True)",
+        "B is AT WORK (SET: True)",
+        "A its release says False (EVAL: 0)",
+        "C sees a refusal (SET: None)",
+        "C is AT WORK (SET: True)",
+    ],
+    "9a": ["A is AT WORK (SET: True)", "B is AT WORK (SET: True)"],
+}
+"""By act of `wrong_locks`: what each process believes, and what Redis replied to it."""
 STORIES = [module.rpartition(".")[2] for module in find_demos() if ".stories." in module]
 
 
 def require_tools(module: str) -> None:
     if module.endswith(("clock_jump", "redlock")) and find_faketime() is None:
-        missing("faketime", "found no libfaketime (Debian and Ubuntu: apt-get install faketime)")
+        missing(
+            "faketime",
+            "found no libfaketime (pip install libfaketime, or apt-get install faketime)",
+        )
 
 
 def story(name: str) -> Tale:
@@ -69,7 +120,18 @@ def test_a_story(name: str, any_redis: RedisServer, postgres_server: PostgresSer
     acts = [event["act"] for event in played.events if event["kind"] == "measured"]
     assert acts == [act.key for act in tale.ACTS]
     assert {act: data["cells"][-1] for act, data in zip(acts, measured, strict=True) if not data["good"]} == HARMS[name]
+    if name == "wrong_locks":
+        check_beliefs(played.events)
     check_page(tale, played.events, played.drawn.read_text("utf-8"), tmp_path)
+
+
+def check_beliefs(events: list[dict[str, Any]]) -> None:
+    found: dict[str, list[str]] = {}
+    for event in events:
+        if event["act"] in LOCKS_SAY and event["kind"] in ("at-work", "missed", "freed"):
+            text = re.sub(r"[\d.]+ s\)", "…)", event["text"])
+            found.setdefault(event["act"], []).append(f"{event['lane']} {text}")
+    assert found == LOCKS_SAY
 
 
 def check_page(tale: Tale, events: list[dict[str, object]], drawn: str, directory: Path) -> None:
