@@ -20,6 +20,7 @@
 #   make stress               many waiters, with kills and freezes        ARGS="--seconds 60 --seed 1"
 #   make torture              every guard under faults, five minutes      ARGS="--seconds 60 --seed 1 --on redis,sqlite",
 #                             ARGS="parsers --seconds 60"
+#   make outages              all lock services under the same load and faults, 20 minutes   ARGS="redis etcd --quick"
 #   make redlock              seeded faults on five real Redis, 15 minutes   ARGS="--runs 20 --seed 1"
 #   make explore              all interleavings of a small model          ARGS="--clients 3 --resets 1"
 #   make mutants              faults put into the code, and whether the tests find them
@@ -38,7 +39,7 @@
 .POSIX:
 .PHONY: demo demos demo-object-upload demo-failover demo-http-service \
 	demo-wrong-locks demo-network-delay demo-slow-work demo-hot-standby demo-clock-jump demo-redlock \
-	test near thorough deep thorough-mysql thorough-mysql-lts thorough-etcd stress torture redlock explore mutants bench check faces wheel \
+	test near thorough deep thorough-mysql thorough-mysql-lts thorough-etcd stress torture redlock outages explore mutants bench check faces wheel \
 	node clean help
 
 VENV = .venv
@@ -119,6 +120,9 @@ stress: $(VENV)/.dev
 
 torture: $(VENV)/.dev
 	@$(BIN)/python -m tests.torture $(ARGS)
+
+outages: $(VENV)/.bench
+	@$(BIN)/python -m tests.outages $(ARGS)
 
 redlock: $(VENV)/.dev
 	@$(BIN)/python -m tests.redlock $(ARGS)

@@ -58,7 +58,7 @@ def lines(title: str, xs: Sequence[int], panels: Sequence[Panel]) -> str:
         for panel in panels
         for name, its in panel.series.items()
     )
-    return _svg(title, described, y, drawn)
+    return drawing(title, described, y, drawn)
 
 
 def _legend(names: Sequence[str], y: float) -> str:
@@ -120,7 +120,8 @@ def _ticks(low: float, high: float) -> list[float]:
     return inside if len(inside) > 1 else [tick for tick in fine if low <= tick <= high]
 
 
-def _svg(title: str, described: str, height: float, drawn: Sequence[str]) -> str:
+def drawing(title: str, described: str, height: float, drawn: Sequence[str]) -> str:
+    """Return a whole picture: its title, its description for those who cannot see it, and what is drawn."""
     return element(
         "svg",
         element("title", text(title), id="title"),
