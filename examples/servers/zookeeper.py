@@ -42,6 +42,9 @@ _LISTENS_WITHIN = 2.0
 # Up in a second: little memory, one thread for its garbage, no compiler that optimises.
 _JAVA = ("-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-XX:-UsePerfData")
 
+# Who looks for a leader in vain asks less and less often, by default once a minute in the end.
+_ELECTION = ("-Dzookeeper.cnxTimeout=500", "-Dzookeeper.fastleader.maxNotificationInterval=1000")
+
 _SETTINGS = {
     "tickTime": _TICK_MS,
     "initLimit": 25,
@@ -127,7 +130,7 @@ def _start(
         configuration.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
         if own:
             (data / "myid").write_text(str(number))
-        properties = ("-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dzookeeper.cnxTimeout=500")
+        properties = ("-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", *_ELECTION)
         main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
         return [binary.java, *_JAVA, *properties, *java, "-cp", binary.classpath, main, str(configuration)]
 

@@ -128,9 +128,10 @@ class ZooKeeperSide(Contract):
     def queue(self, name: str) -> list[str]:
         """Return the names of the nodes of a lock, the first one first."""
         path = f"{LOCKS}/{quoted(name)}"
-        if not self.client.exists(path):
+        try:
+            return [node.name for node in nodes_of(self.client.get_children(path))]
+        except NoNodeError:  # never used, or a container that was empty for a minute
             return []
-        return [node.name for node in nodes_of(self.client.get_children(path))]
 
     def waiting(self, name: str) -> int:
         """Return how many stand in the queue of a lock, without those who only try."""
