@@ -164,6 +164,7 @@ def test_where_there_are_no_nodes_a_user_may_create_the_first(side: ZooKeeperSid
 
 
 @pytest.mark.thorough
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize(
     ("path", "right"),
     [
@@ -172,6 +173,7 @@ def test_where_there_are_no_nodes_a_user_may_create_the_first(side: ZooKeeperSid
     ],
 )
 def test_each_of_the_rights_is_needed(side: ZooKeeperSide, place: Callable[..., Place], path: str, right: str) -> None:
+    """Without it the story ends early, and leaves its leases behind."""
     rights, below = dict(RIGHTS), ALL
     if path == "below":
         below = below.replace(right, "")
