@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import http.client
+import importlib
 import itertools
 import json
 import statistics
@@ -158,7 +159,7 @@ def _redis_py(running: Running) -> Iterator[Contender]:
 
 @contextmanager
 def _pottery(running: Running) -> Iterator[Contender]:
-    import pottery  # in the extra of the benchmarks
+    pottery: Any = importlib.import_module("pottery")  # in the extra of the benchmarks
 
     masters = {redis.Redis.from_url(url) for url in running.address.split(",")}
 
