@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from fencing.kernel import quirks
+from tests.support.interrupted_starts import interrupt_starts
 
 
 def release(version: str) -> tuple[int, ...]:
@@ -144,21 +145,9 @@ class Signal(Exception):
     """Of a signal handler."""
 
 
-def interrupt_once_begun(monkeypatch: pytest.MonkeyPatch, began: threading.Event) -> None:
-    name = next(each for each in ("_start_joinable_thread", "_start_new_thread") if hasattr(threading, each))
-    really: Any = getattr(threading, name)
-
-    def start(*args: Any, **options: Any) -> None:
-        really(*args, **options)
-        began.wait(10)
-        raise Signal
-
-    monkeypatch.setattr(threading, name, start)
-
-
 def test_an_interrupted_start_fails_with_a_key_error_in_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     began = threading.Event()
-    interrupt_once_begun(monkeypatch, began)
+    interrupt_starts(monkeypatch, began, Signal)
     with pytest.raises(KeyError) as raised:
         threading.Thread(target=began.set).start()
     assert isinstance(raised.value.__context__, Signal)
@@ -167,7 +156,7 @@ def test_an_interrupted_start_fails_with_a_key_error_in_its_place(monkeypatch: p
 
 def test_what_interrupts_a_start_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     began = threading.Event()
-    interrupt_once_begun(monkeypatch, began)
+    interrupt_starts(monkeypatch, began, Signal)
     with pytest.raises(Signal):
         quirks.start(threading.Thread(target=began.set))
     assert began.is_set()

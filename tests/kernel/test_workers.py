@@ -27,6 +27,7 @@ from tests.support import wait_until
 from tests.support.every_step import at_every_step
 from tests.support.forks import in_child
 from tests.support.interrupted_lines import raise_at_line
+from tests.support.interrupted_starts import interrupt_starts
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -79,23 +80,10 @@ class Queue:
         return [thread for thread in threading.enumerate() if thread.name == self.name]
 
 
-def interrupt_starts(monkeypatch: pytest.MonkeyPatch, began: threading.Event) -> None:
-    """Interrupt starts of threads once the new thread runs."""
-    name = next(each for each in ("_start_joinable_thread", "_start_new_thread") if hasattr(threading, each))
-    really: Any = getattr(threading, name)
-
-    def start(*args: Any, **options: Any) -> None:
-        really(*args, **options)
-        began.wait(10)
-        raise Signal
-
-    monkeypatch.setattr(threading, name, start)
-
-
 def test_an_interrupted_start_raises_the_handlers_exception(monkeypatch: pytest.MonkeyPatch) -> None:
     """CPython's start() fails with a KeyError in its place, if the thread runs already."""
     ran = threading.Event()
-    interrupt_starts(monkeypatch, ran)
+    interrupt_starts(monkeypatch, ran, Signal)
     with pytest.raises(Signal):
         DaemonThread(ran.set, "interrupted").start()
     assert ran.is_set()
@@ -312,11 +300,12 @@ def test_a_thread_whose_start_was_interrupted_takes_its_place(monkeypatch: pytes
         run = DaemonThread.run
 
         def note(thread: DaemonThread) -> None:
-            began.set()
+            if thread.name.startswith(queue.name):
+                began.set()
             run(thread)
 
         patch.setattr(DaemonThread, "run", note)
-        interrupt_starts(patch, began)
+        interrupt_starts(patch, began, Signal)
         with pytest.raises(Signal):
             queue.put(1)
     wait_until(lambda: queue.worker.is_running)
