@@ -235,15 +235,33 @@ def record() -> Iterator[Pauses]:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure for some time, and print the report."""
     parser = argparse.ArgumentParser(prog="python -m fencing.pauses", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--seconds", type=float, default=60.0, help="how long to measure (60)")
-    parser.add_argument("--block", type=float, help="the sum of all time-outs inside the block of the lock, in seconds")
-    parser.add_argument("--outage", type=float, default=0.0, help="for how long the lock service may be silent (0)")
-    parser.add_argument("--margin", type=float, default=MARGIN, help=f"multiplies the longest pause ({MARGIN:g})")
+    measured, seconds = _number(0.01, threading.TIMEOUT_MAX), _number(0.0, threading.TIMEOUT_MAX)
+    parser.add_argument("--seconds", type=measured, default=60.0, help="how long to measure (60)")
+    parser.add_argument(
+        "--block", type=seconds, help="the sum of all time-outs inside the block of the lock, in seconds"
+    )
+    parser.add_argument("--outage", type=seconds, default=0.0, help="for how long the lock service may be silent (0)")
+    parser.add_argument(
+        "--margin", type=_number(0.0, 1000.0), default=MARGIN, help=f"multiplies the longest pause ({MARGIN:g})"
+    )
     options = parser.parse_args(arguments)
     with record() as pauses, suppress(KeyboardInterrupt):  # the report of what was measured until then
         time.sleep(options.seconds)
     report = pauses.report(block=options.block, outage=options.outage, margin=options.margin)
     sys.stdout.write(f"{report}\n")
+
+
+def _number(least: float, most: float) -> Callable[[str], float]:
+    """Return what reads an argument. A wrong one must be told before the measurement, not after it."""
+
+    def read(said: str) -> float:
+        value = float(said)
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"must be a number from {least:g} to {most:g}, not {said}")
+        return value
+
+    read.__name__ = "number"  # argparse names it where float() fails
+    return read
 
 
 def _watch(pauses: Pauses) -> None:

@@ -109,3 +109,14 @@ def test_the_command_prints_a_ttl_and_its_sum(capsys: pytest.CaptureFixture[str]
     assert "or less, in 99.9% of the cases" in printed
     shares = [float(line.split("%")[0].strip("- ")) for line in printed.splitlines() if line.startswith("    - ")]
     assert 100 - sum(shares) == pytest.approx(pauses.PAUSE_SHARE * 100, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    "said", ["--seconds=-1", "--seconds=inf", "--seconds=ten", "--outage=nan", "--block=-1", "--margin=-1"]
+)
+def test_a_wrong_argument_is_told_before_anything_is_measured(said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        pauses.main([said])
+    printed = capsys.readouterr()
+    assert said.split("=")[0] in printed.err
+    assert not printed.out

@@ -10,7 +10,7 @@ import json
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -26,7 +26,7 @@ from tests.outages.deployments import RESOURCE, TTL, Deployment, Running, open_c
 
 HOLD = 0.001
 PATIENCE = 10.0
-PAIRS = 200
+ROUNDS, PAIRS = 11, 30
 
 Contender = Callable[[], tuple[Callable[[], object], Callable[[], object]]]
 """Makes a lock for a thread, and returns how to take it and how to free it."""
@@ -62,25 +62,29 @@ class Loads(NamedTuple):
 
 def measure(deployment: Deployment, crowds: Sequence[int], seconds: float) -> dict[str, Loads]:
     """Return the loads of our lock, and of the other one of this service if there is one."""
-    found: dict[str, Loads] = {}
     with ExitStack() as stack:
         running = deployment.start(stack)
-        for name, opened in {"fencing": _ours, **_rivals(running)}.items():
-            with opened(running) as contender:
-                pair = _pair(contender)
-                found[name] = Loads(pair, {crowd: _crowd(contender, crowd, seconds) for crowd in crowds})
-    return found
+        opened = {"fencing": _ours, **_rivals(running)}
+        contenders: dict[str, Contender] = {name: stack.enter_context(each(running)) for name, each in opened.items()}
+        pairs = _pairs(contenders)
+        return {
+            name: Loads(pairs[name], {crowd: _crowd(contender, crowd, seconds) for crowd in crowds})
+            for name, contender in contenders.items()
+        }
 
 
-def _pair(contender: Contender) -> float:
-    acquire, release = contender()
-    times = []
-    for _ in range(PAIRS):
-        began = time.perf_counter()
-        acquire()
-        release()
-        times.append(time.perf_counter() - began)
-    return statistics.median(times[PAIRS // 10 :]) * 1e6
+def _pairs(contenders: Mapping[str, Contender]) -> dict[str, float]:
+    """Return the median time of acquire and release of each, in microseconds. They take turns."""
+    made = {name: contender() for name, contender in contenders.items()}
+    times: dict[str, list[float]] = {name: [] for name in made}
+    for _ in range(ROUNDS):
+        for name, (acquire, release) in made.items():
+            for _ in range(PAIRS):
+                began = time.perf_counter()
+                acquire()
+                release()
+                times[name].append(time.perf_counter() - began)
+    return {name: statistics.median(its[PAIRS:]) * 1e6 for name, its in times.items()}
 
 
 def _crowd(contender: Contender, threads: int, seconds: float) -> Load:
