@@ -87,9 +87,11 @@ def test_the_holder_in_a_child_is_another_one(parent: ZooKeeperSide) -> None:
     resource, coordinator = name(), parent.coordinator(ttl=60)
     coordinator.acquire(name(), timeout=30).release()
     reader, writer = os.pipe()
+    kept: list[Any] = []
 
     def check() -> None:
-        assert coordinator.try_acquire(resource) is not None  # its session outlives the child
+        kept.append(coordinator.try_acquire(resource))  # dropped, it would be freed; its session outlives the child
+        assert kept[0] is not None
         session, password = client_id_of(coordinator)
         os.write(writer, b"%d %s" % (session, password))
 
