@@ -52,6 +52,9 @@ ARGS =
 FILE =
 # Over several processes; ARGS="-n 0" keeps everything in one.
 SPREAD = -n auto --dist worksteal
+# A long test that hangs prints where its threads are, and fails with the process that ran it. A thread for each test of
+# `make test` would cost a tenth of its time.
+HANGS = -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true
 # Each process of a run reads the bytecode of the first, whatever the environment says.
 PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 
@@ -94,11 +97,11 @@ near: $(VENV)/.dev
 	@$(BIN)/python -m tests.mutants.near "$(FILE)" $(ARGS)
 
 thorough deep: $(VENV)/.runtimes
-	@$(PYTEST) $(SPREAD) --$@ $(ARGS)
+	@$(PYTEST) $(SPREAD) $(HANGS) --$@ $(ARGS)
 
 thorough-mysql thorough-mysql-lts: thorough-%: $(VENV)/.dev .%/.installed
 	@PATH="$(CURDIR)/.$*/bin:$$PATH" $(BIN)/python -m tests.support.servers.mysql \
-		env $(PYTEST) $(SPREAD) --thorough -k "mysql or mariadb" tests/sql tests/sql_locks $(ARGS)
+		env $(PYTEST) $(SPREAD) $(HANGS) --thorough -k "mysql or mariadb" tests/sql tests/sql_locks $(ARGS)
 
 .mysql/.installed .mysql-lts/.installed:
 	@echo "Unpacking a MySQL into $(@D), a minute or two, once."
@@ -108,7 +111,7 @@ thorough-mysql thorough-mysql-lts: thorough-%: $(VENV)/.dev .%/.installed
 # Interruptions are the same on each version.
 thorough-etcd: $(VENV)/.dev .etcd/.installed
 	@.etcd/bin/etcd --version
-	@PATH="$(CURDIR)/.etcd/bin:$$PATH" $(PYTEST) $(SPREAD) --thorough tests/etcd --ignore=tests/etcd/test_interruptions.py $(ARGS)
+	@PATH="$(CURDIR)/.etcd/bin:$$PATH" $(PYTEST) $(SPREAD) $(HANGS) --thorough tests/etcd --ignore=tests/etcd/test_interruptions.py $(ARGS)
 
 .etcd/.installed:
 	@echo "Unpacking an etcd into $(@D), half a minute, once."

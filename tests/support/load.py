@@ -30,9 +30,8 @@ def workers_for(cpus: float, load: float) -> tuple[int, str]:
     if load <= cpus:
         return workers, f"{why}; the load is {load:.1f}"
     # One or two alone would get so little of a busy machine that the run took hours.
-    return max(
-        min(workers, LEAST_WORKERS), int(workers * cpus / load)
-    ), f"{why}, and fewer because the load is {load:.1f}"
+    fewer = max(min(workers, LEAST_WORKERS), int(workers * cpus / load))
+    return fewer, f"{why}, and fewer because the load is {load:.1f}"
 
 
 def usable_cpus() -> float:
