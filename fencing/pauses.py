@@ -25,6 +25,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from fencing.kernel.process import now
+from fencing.kernel.workers import START_SECONDS, DaemonThread
 from fencing.locks.holding import RENEWED_AFTER, RETRIED_AFTER
 from fencing.locks.settings import DRIFT_FACTOR, DRIFT_SECONDS, check_seconds
 
@@ -150,7 +151,11 @@ class Pauses:
             block: seconds: the sum of all time-outs inside the block of a lock; None: it is not known.
             outage: seconds for which the lock service may be silent and the lease be kept, such as a failover.
             margin: by how much the longest pause is multiplied.
+
+        Raises:
+            TypeError, ValueError: one of them is no number of seconds, or negative. Call it again: nothing is lost.
         """
+        _check(block=0.0 if block is None else block, outage=outage, margin=margin)
         slept = f"slept for {INTERVAL * 1000:g} ms {self.wakes.count} times in {self.seconds:.0f} s"
         lines = [f"A thread {slept}. It woke late by"]
         for share in (0.5, 0.99, 0.999):
@@ -204,10 +209,14 @@ def derive_ttl(pause: float, *, outage: float = 0.0, margin: float = MARGIN) -> 
     Raises:
         TypeError, ValueError: one of them is no number of seconds, or negative.
     """
-    for name, value in {"pause": pause, "outage": outage, "margin": margin}.items():
+    _check(pause=pause, outage=outage, margin=margin)
+    return _round_up(max(_pause_ttl(margin * pause), outage / REQUEST_SHARE, LEAST_TTL))
+
+
+def _check(**numbers: float) -> None:
+    for name, value in numbers.items():
         if check_seconds(value, name) < 0:
             raise ValueError(f"{name} must not be negative, not {value}")
-    return _round_up(max(_pause_ttl(margin * pause), outage / REQUEST_SHARE, LEAST_TTL))
 
 
 @contextmanager
@@ -218,18 +227,19 @@ def record() -> Iterator[Pauses]:
     records nothing.
     """
     pauses = Pauses()
-    thread = threading.Thread(target=_watch, args=(pauses,), name="fencing-pauses", daemon=True)
+    thread = DaemonThread(_watch, "fencing-pauses", pauses)
     on_collection = _collection_callback(pauses)
-    gc.callbacks.append(on_collection)
     try:
+        gc.callbacks.append(on_collection)
         thread.start()
         yield pauses
     finally:
-        gc.callbacks.remove(on_collection)
-        pauses._stopping = True
+        pauses._stopping = True  # first: if this is interrupted, the thread ends all the same
+        with suppress(ValueError):  # an interruption came before it was there
+            gc.callbacks.remove(on_collection)
         pauses._ended = now()
         if thread.is_alive():
-            thread.join()
+            thread.join(START_SECONDS)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -95,7 +95,7 @@ class _Monitor:
         return said
 
 
-def _work(worker: int, way: Any, grants: list[Grant], errors: list[str], stopped: Callable[[], bool]) -> None:
+def work(worker: int, way: Any, grants: list[Grant], errors: list[str], stopped: Callable[[], bool]) -> None:
     """Take the lock again and again, until stopped. A worker that waits then gets the lock once more, or never."""
     clock = time.perf_counter
     try:
@@ -116,8 +116,8 @@ class _Threads:
         self._stopped = threading.Event()
         make = open_threads(name, url, ttl=TTL, connections=2 * workers)
         for worker in range(workers):
-            work = (worker, make(RESOURCE), self.grants, self.errors, self._stopped.is_set)
-            threading.Thread(target=_work, args=work, daemon=True).start()
+            given = (worker, make(RESOURCE), self.grants, self.errors, self._stopped.is_set)
+            threading.Thread(target=work, args=given, daemon=True).start()
 
     def cpu(self) -> float:
         return time.process_time()
@@ -210,7 +210,7 @@ def _process(name: str, url: str, worker: int, pipe: Connection, cores: list[int
     pin(cores)
     pipe.send("ready")
     pipe.recv()
-    threading.Thread(target=_work, args=(worker, way, grants, errors, stopped.is_set), daemon=True).start()
+    threading.Thread(target=work, args=(worker, way, grants, errors, stopped.is_set), daemon=True).start()
     pipe.recv()
     wrong = list(errors)
     stopped.set()

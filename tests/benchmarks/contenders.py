@@ -53,12 +53,19 @@ async def open_async(name: str, url: str, stack: AsyncExitStack, *, ttl: int, co
     return await _ASYNC[name.removesuffix(AGAIN)](url, stack, ttl, connections + 10)
 
 
+def way_of(lock: Any, seconds: float) -> Way:
+    """Return how a worker takes and frees a lock of ours, for which it waits so many seconds."""
+    leases: list[Any] = []
+    return Way(lambda: leases.append(lock.acquire(timeout=seconds)), lambda: leases.pop().release())
+
+
 def _must(got: object) -> None:
     if not got:
         raise NotGranted
 
 
-def _checked(lock: Any, **options: Any) -> Way:
+def checked(lock: Any, **options: Any) -> Way:
+    """Return the same for a lock whose ``acquire`` returns whether it was granted."""
     return Way(lambda: _must(lock.acquire(**options)), lock.release)
 
 
@@ -71,27 +78,21 @@ def _async_checked(lock: Any, **options: Any) -> AsyncWay:
 
 def _fencing(client: redis.Redis, ttl: int) -> Maker:
     coordinator = RedisCoordinator(client, ttl=ttl)
-
-    def make(resource: str) -> Way:
-        lock = coordinator.lock(resource)
-        leases: list[Any] = []
-        return Way(lambda: leases.append(lock.acquire(timeout=WAIT)), lambda: leases.pop().release())
-
-    return make
+    return lambda resource: way_of(coordinator.lock(resource), WAIT)
 
 
 def _redis_py(client: redis.Redis, ttl: int) -> Maker:
-    return lambda resource: _checked(client.lock(resource, timeout=ttl, blocking_timeout=WAIT))
+    return lambda resource: checked(client.lock(resource, timeout=ttl, blocking_timeout=WAIT))
 
 
 def _python_redis_lock(client: redis.Redis, ttl: int) -> Maker:
     lock_class = importlib.import_module("redis_lock").Lock
-    return lambda resource: _checked(lock_class(client, resource, expire=ttl))  # its time-out must not exceed the ttl
+    return lambda resource: checked(lock_class(client, resource, expire=ttl))  # its time-out must not exceed the ttl
 
 
 def _pottery(client: redis.Redis, ttl: int) -> Maker:
     lock_class = importlib.import_module("pottery").Redlock
-    return lambda resource: _checked(lock_class(key=resource, masters={client}, auto_release_time=ttl), timeout=WAIT)
+    return lambda resource: checked(lock_class(key=resource, masters={client}, auto_release_time=ttl), timeout=WAIT)
 
 
 def _redlock_py(client: redis.Redis, ttl: int) -> Maker:

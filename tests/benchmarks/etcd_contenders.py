@@ -44,7 +44,7 @@ from fencing.etcd.connection import Connection
 from fencing.etcd.connection_async import AsyncConnection
 from fencing.etcd.endpoints import Endpoint
 from fencing.etcd.waiters import is_deletion
-from tests.benchmarks.contenders import AGAIN, OURS, AsyncWay, Way
+from tests.benchmarks.contenders import AGAIN, OURS, AsyncWay, Way, way_of
 from tests.benchmarks.servers import cpu_seconds
 
 RECIPE, SERVICE, ETCDCTL = "etcd's recipe", "/v3/lock", "etcdctl lock"
@@ -261,9 +261,7 @@ def way(its: Installation, kind: str, resource: str, coordinator: EtcdCoordinato
     """Return how a worker takes and frees a lock, with a session or a coordinator of its own."""
     kind = kind.removesuffix(AGAIN)
     if kind == OURS:
-        lock = (coordinator or its.coordinator()).lock(resource)
-        leases: list[Any] = []
-        return Way(lambda: leases.append(lock.acquire(timeout=SECONDS)), lambda: leases.pop().release())
+        return way_of((coordinator or its.coordinator()).lock(resource), SECONDS)
     if kind == ETCDCTL:
         command = [
             "etcdctl",

@@ -15,7 +15,7 @@ from sqlalchemy import Engine, create_engine, event, text
 
 from examples.servers import PostgresServer, start_postgres
 from fencing import SQLCoordinator
-from tests.benchmarks.contenders import AGAIN, OURS, Way
+from tests.benchmarks.contenders import AGAIN, OURS, Way, way_of
 
 TWO_UPDATES = "two autocommit UPDATEs"
 ADVISORY, FOR_UPDATE = "advisory lock", "SELECT FOR UPDATE"
@@ -25,6 +25,7 @@ POLLING = f"{OURS}, polling"
 _MODULES = {DLOCK: "sqlalchemy_dlock", PALS: "pals"}
 
 RESOURCE = "orders:42"
+SECONDS = 20.0
 _UPDATE = text(f"UPDATE plain SET total = total + 1 WHERE name = '{RESOURCE}'")
 _SELECT_FOR_UPDATE = text(f"SELECT total FROM plain WHERE name = '{RESOURCE}' FOR UPDATE")
 _LOCK, _UNLOCK = text("SELECT pg_advisory_lock(42)"), text("SELECT pg_advisory_unlock(42)")
@@ -130,19 +131,13 @@ class Requests:
 
 
 def _fencing(database: Database) -> Way:
-    return _way_of(database.coordinator())
+    return way_of(database.coordinator().lock(RESOURCE), SECONDS)
 
 
 def _polling(database: Database) -> Way:
     coordinator = database.coordinator()
     coordinator._backend._engine.locks.notifies = False  # type: ignore[misc]  # as if the database had no LISTEN
-    return _way_of(coordinator)
-
-
-def _way_of(coordinator: SQLCoordinator) -> Way:
-    lock = coordinator.lock(RESOURCE)
-    leases: list[Any] = []
-    return Way(lambda: leases.append(lock.acquire(timeout=20)), lambda: leases.pop().release())
+    return way_of(coordinator.lock(RESOURCE), SECONDS)
 
 
 def _two_updates(database: Database) -> Way:

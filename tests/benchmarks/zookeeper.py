@@ -21,7 +21,7 @@ from examples.servers import ZooKeeperServer, start_zookeeper
 from fencing import AsyncZooKeeperCoordinator, ZooKeeperCoordinator
 from fencing.zookeeper.calls import Ask
 from fencing.zookeeper.layout import LOCKS
-from tests.benchmarks.contenders import AGAIN, OURS, Way
+from tests.benchmarks.contenders import AGAIN, OURS, Way, way_of
 from tests.benchmarks.crowd import CROWD, all_at_once, hand_over
 from tests.benchmarks.duel import WARM_UP, Batch, Contenders
 from tests.benchmarks.measure import spread_of, turns
@@ -110,9 +110,7 @@ def way(its: Installation, kind: str, resource: str, coordinator: ZooKeeperCoord
     if kind == RECIPE:
         theirs = its.client.Lock(path_of(kind, resource), "bench")
         return Way(lambda: theirs.acquire(timeout=SECONDS), theirs.release)
-    lock = coordinator.lock(resource)
-    leases: list[Any] = []
-    return Way(lambda: leases.append(lock.acquire(timeout=SECONDS)), lambda: leases.pop().release())
+    return way_of(coordinator.lock(resource), SECONDS)
 
 
 # Pairs

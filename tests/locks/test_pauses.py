@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import math
 import random
 import threading
 import time
@@ -120,3 +121,11 @@ def test_a_wrong_argument_is_told_before_anything_is_measured(said: str, capsys:
     printed = capsys.readouterr()
     assert said.split("=")[0] in printed.err
     assert not printed.out
+
+
+@pytest.mark.parametrize("wrong", [{"block": -1.0}, {"block": math.nan}, {"outage": math.inf}, {"margin": True}])
+def test_a_report_with_a_wrong_number_is_refused_and_can_be_asked_for_again(wrong: dict[str, float]) -> None:
+    recorded = pauses.Pauses()
+    with pytest.raises((TypeError, ValueError), match=next(iter(wrong))):
+        recorded.report(**wrong)
+    assert "ttl=1" in recorded.report()

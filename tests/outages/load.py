@@ -8,28 +8,32 @@ import importlib
 import itertools
 import json
 import statistics
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import redis
 import redis.sentinel
-from redis.lock import Lock
+from sqlalchemy import create_engine, text
+from sqlalchemy.pool import NullPool
 
 from examples.servers.sentinel import SERVICE
-from fencing import FencingError
-from tests.benchmarks.measure import jain
+from tests.benchmarks.closed_loop import Grant, work
+from tests.benchmarks.contended import fairness, longest_wait
+from tests.benchmarks.contenders import OURS, REDIS_PY, Way, checked, way_of
 from tests.outages.deployments import RESOURCE, TTL, Deployment, Running, open_coordinator
 
-HOLD = 0.001
+WARM_UP = 0.3
 PATIENCE = 10.0
 ROUNDS, PAIRS = 11, 30
+OTHER = f"{RESOURCE}/other"
 
-Contender = Callable[[], tuple[Callable[[], object], Callable[[], object]]]
-"""Makes a lock for a thread, and returns how to take it and how to free it."""
+Maker = Callable[[], Way]
+"""Makes a lock for a thread."""
 
 
 class Load(NamedTuple):
@@ -64,158 +68,110 @@ def measure(deployment: Deployment, crowds: Sequence[int], seconds: float) -> di
     """Return the loads of our lock, and of the other one of this service if there is one."""
     with ExitStack() as stack:
         running = deployment.start(stack)
-        opened = {"fencing": _ours, **_rivals(running)}
-        contenders: dict[str, Contender] = {name: stack.enter_context(each(running)) for name, each in opened.items()}
-        pairs = _pairs(contenders)
+        opened = {OURS: _ours, **RIVALS.get(running.kind, {})}
+        makers = {name: stack.enter_context(each(running)) for name, each in opened.items()}
+        pairs = _pairs(makers)
         return {
-            name: Loads(pairs[name], {crowd: _crowd(contender, crowd, seconds) for crowd in crowds})
-            for name, contender in contenders.items()
+            name: Loads(pairs[name], {crowd: _crowd(make, crowd, seconds) for crowd in crowds})
+            for name, make in makers.items()
         }
 
 
-def _pairs(contenders: Mapping[str, Contender]) -> dict[str, float]:
+def _pairs(makers: Mapping[str, Maker]) -> dict[str, float]:
     """Return the median time of acquire and release of each, in microseconds. They take turns."""
-    made = {name: contender() for name, contender in contenders.items()}
-    times: dict[str, list[float]] = {name: [] for name in made}
+    ways = {name: make() for name, make in makers.items()}
+    times: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(ROUNDS):
-        for name, (acquire, release) in made.items():
+        for name, way in ways.items():
             for _ in range(PAIRS):
                 began = time.perf_counter()
-                acquire()
-                release()
+                way.acquire()
+                way.release()
                 times[name].append(time.perf_counter() - began)
+    # The first turn opens connections.
     return {name: statistics.median(its[PAIRS:]) * 1e6 for name, its in times.items()}
 
 
-def _crowd(contender: Contender, threads: int, seconds: float) -> Load:
-    waits: list[list[float]] = [[] for _ in range(threads)]
-    barrier, over = threading.Barrier(threads + 1), threading.Event()
-
-    def work(mine: list[float]) -> None:
-        acquire, release = contender()
-        barrier.wait(PATIENCE)
-        while not over.is_set():
-            began = time.perf_counter()
-            try:
-                acquire()
-            except FencingError:
-                continue
-            finally:
-                mine.append(time.perf_counter() - began)
-            time.sleep(HOLD)
-            release()
-
-    workers = [threading.Thread(target=work, args=(mine,), daemon=True) for mine in waits]
-    for worker in workers:
-        worker.start()
-    barrier.wait(PATIENCE)
-    began = time.perf_counter()
+def _crowd(make: Maker, threads: int, seconds: float) -> Load:
+    grants: list[Grant] = []
+    errors: list[str] = []
+    over = threading.Event()
+    workers = [
+        threading.Thread(target=work, args=(worker, make(), grants, errors, over.is_set), daemon=True)
+        for worker in range(threads)
+    ]
+    for thread in workers:
+        thread.start()
+    time.sleep(WARM_UP)
+    start = time.perf_counter()
     time.sleep(seconds)
+    end = time.perf_counter()
     over.set()
-    took = time.perf_counter() - began
-    counts = [len(mine) for mine in waits]  # those that wait still get the lock once more, which counts as a wait
-    for worker in workers:
-        worker.join(2 * PATIENCE)
-    every = list(itertools.chain(*waits))
-    return Load(sum(counts) / took, statistics.median(every) * 1e3, max(every) * 1e3, jain(counts))
+    for thread in workers:  # each gets the lock once more
+        thread.join(2 * PATIENCE)
+    if errors:
+        print(f"{len(errors)} of {threads} threads gave up: {errors[0]}", file=sys.stderr, flush=True)
+    inside = sorted((each for each in grants if start <= each.acquired < end), key=lambda each: each.acquired)
+    by_worker = [[each for each in inside if each.worker == worker] for worker in range(threads)]
+    # A wait has the release before it in it.
+    waits = [later.acquired - earlier.releasing for its in by_worker for earlier, later in itertools.pairwise(its)]
+    longest = longest_wait(inside, threads, start, end)
+    median = statistics.median(waits or [longest])
+    return Load(len(inside) / (end - start), median * 1e3, longest * 1e3, fairness(inside, threads))
 
 
 @contextmanager
-def _ours(running: Running) -> Iterator[Contender]:
+def _ours(running: Running) -> Iterator[Maker]:
     with open_coordinator(running.kind, running.address, ttl=TTL) as coordinator:
-
-        def make() -> Any:
-            lock, held = coordinator.lock(RESOURCE), []
-            return lambda: held.append(lock.acquire(timeout=PATIENCE)), lambda: held.pop().release()
-
-        yield make
-
-
-def _rivals(running: Running) -> dict[str, Callable[[Running], Any]]:
-    rivals: dict[str, dict[str, Callable[[Running], Any]]] = {
-        "redis": {"redis-py Lock": _redis_py},
-        "sentinel": {"redis-py Lock": _redis_py},
-        "redlock": {"pottery": _pottery},
-        "postgresql": {"pg_advisory_lock": _advisory},
-        "mariadb": {"GET_LOCK": _get_lock},
-        "etcd": {"/v3/lock": _etcd_lock},
-        "zookeeper": {"kazoo Lock": _kazoo},
-    }
-    return rivals.get(running.kind, {})
+        yield lambda: way_of(coordinator.lock(RESOURCE), PATIENCE)
 
 
 @contextmanager
-def _redis_py(running: Running) -> Iterator[Contender]:
+def _redis_py(running: Running) -> Iterator[Maker]:
     if running.kind == "sentinel":
-        addresses = [tuple(each.split(":")) for each in running.address.split(",")]
+        addresses = [each.split(":") for each in running.address.split(",")]
         watched: Any = redis.sentinel.Sentinel
         client: Any = watched([(host, int(port)) for host, port in addresses]).master_for(SERVICE)
     else:
         client = redis.Redis.from_url(running.address)
-
-    def make() -> Any:
-        lock = Lock(client, f"{RESOURCE}/other", timeout=TTL)
-        return lock.acquire, lock.release
-
     with client:
-        yield make
+        yield lambda: checked(client.lock(OTHER, timeout=TTL, blocking_timeout=PATIENCE))
 
 
 @contextmanager
-def _pottery(running: Running) -> Iterator[Contender]:
-    pottery: Any = importlib.import_module("pottery")  # in the extra of the benchmarks
-
-    masters = {redis.Redis.from_url(url) for url in running.address.split(",")}
-
-    def make() -> Any:
-        lock = pottery.Redlock(key=f"{RESOURCE}/other", masters=masters, auto_release_time=TTL)
-        return lambda: lock.acquire(timeout=PATIENCE), lock.release
-
-    yield make
-    for client in masters:
-        client.close()
-
-
-@contextmanager
-def _advisory(running: Running) -> Iterator[Contender]:
-    import psycopg
-
+def _pottery(running: Running) -> Iterator[Maker]:
+    kind = importlib.import_module("pottery").Redlock  # in the extra of the benchmarks
     with ExitStack() as stack:
-
-        def make() -> Any:
-            url = running.address.replace("+psycopg", "")
-            connection = stack.enter_context(psycopg.connect(url, autocommit=True))
-            return (
-                lambda: connection.execute("SELECT pg_advisory_lock(42)"),
-                lambda: connection.execute("SELECT pg_advisory_unlock(42)"),
-            )
-
-        yield make
+        masters = {stack.enter_context(redis.Redis.from_url(url)) for url in running.address.split(",")}
+        yield lambda: checked(kind(key=OTHER, masters=masters, auto_release_time=TTL), timeout=PATIENCE)
 
 
-@contextmanager
-def _get_lock(running: Running) -> Iterator[Contender]:
-    from sqlalchemy import create_engine, text
-    from sqlalchemy.pool import NullPool
+def _statements(take: str, free: str) -> Callable[[Running], AbstractContextManager[Maker]]:
+    """Return what makes a lock of a database's own, on a connection for each thread."""
 
-    engine = create_engine(running.address, poolclass=NullPool, isolation_level="AUTOCOMMIT")
-    with ExitStack() as stack:
+    @contextmanager
+    def opened(running: Running) -> Iterator[Maker]:
+        engine = create_engine(running.address, poolclass=NullPool, isolation_level="AUTOCOMMIT")
+        with ExitStack() as stack:
 
-        def make() -> Any:
-            connection = stack.enter_context(engine.connect())
-            take, free = text(f"SELECT GET_LOCK('other', {PATIENCE:.0f})"), text("SELECT RELEASE_LOCK('other')")
-            return lambda: connection.execute(take).scalar(), lambda: connection.execute(free).scalar()
+            def make() -> Way:
+                connection = stack.enter_context(engine.connect())
+                return Way(
+                    lambda: connection.execute(text(take)).scalar(), lambda: connection.execute(text(free)).scalar()
+                )
 
-        yield make
+            yield make
+
+    return opened
 
 
 @contextmanager
-def _etcd_lock(running: Running) -> Iterator[Contender]:
+def _etcd_lock(running: Running) -> Iterator[Maker]:
+    """Yield what makes a lock of etcd's own service, at its first member."""
     address = urlsplit(running.address.partition(",")[0])
-
     with ExitStack() as stack:
 
-        def make() -> Any:
+        def make() -> Way:
             connection = http.client.HTTPConnection(address.hostname or "", address.port)
             stack.callback(connection.close)
 
@@ -224,9 +180,9 @@ def _etcd_lock(running: Running) -> Iterator[Contender]:
                 return json.loads(connection.getresponse().read())
 
             lease = ask("/v3/lease/grant", TTL=60)["ID"]
-            name = base64.b64encode(f"{RESOURCE}/other".encode()).decode()
+            name = base64.b64encode(OTHER.encode()).decode()
             keys: list[str] = []
-            return (
+            return Way(
                 lambda: keys.append(ask("/v3/lock/lock", name=name, lease=lease)["key"]),
                 lambda: ask("/v3/lock/unlock", key=keys.pop()),
             )
@@ -235,16 +191,23 @@ def _etcd_lock(running: Running) -> Iterator[Contender]:
 
 
 @contextmanager
-def _kazoo(running: Running) -> Iterator[Contender]:
+def _kazoo(running: Running) -> Iterator[Maker]:
     from kazoo.client import KazooClient
 
     client = KazooClient(running.address)
     client.start(30)
-
-    def make() -> Any:
-        lock = client.Lock("/other/lock")
-        return lambda: lock.acquire(timeout=PATIENCE), lock.release
-
-    yield make
+    yield lambda: checked(client.Lock("/other/lock"), timeout=PATIENCE)
     client.stop()
     client.close()
+
+
+RIVALS: Mapping[str, Mapping[str, Callable[[Running], AbstractContextManager[Maker]]]] = {
+    "redis": {REDIS_PY: _redis_py},
+    "sentinel": {REDIS_PY: _redis_py},
+    "redlock": {"pottery": _pottery},
+    "postgresql": {"pg_advisory_lock": _statements("SELECT pg_advisory_lock(42)", "SELECT pg_advisory_unlock(42)")},
+    "mariadb": {"GET_LOCK": _statements(f"SELECT GET_LOCK('other', {PATIENCE:.0f})", "SELECT RELEASE_LOCK('other')")},
+    "etcd": {"/v3/lock": _etcd_lock},
+    "zookeeper": {"kazoo Lock": _kazoo},
+}
+"""Other locks of the same kind, by the kind of the service."""

@@ -49,12 +49,12 @@ class Orders:
 def main(kind: str, address: str, ttl: str, folder: str, name: str) -> None:
     logging.disable(logging.CRITICAL)  # servers go away on purpose
     engine = create_engine(DATA.format(folder=folder))
-    orders, plain = Orders(), Path(folder) / "plain"
+    guard, orders, plain = SQLAlchemyGuard(engine), Orders(), Path(folder) / "plain"
     with (
-        open_coordinator(kind, address, ttl=float(ttl), guards=[SQLAlchemyGuard(engine)], owner=name) as coordinator,
+        open_coordinator(kind, address, ttl=float(ttl), guards=[guard], owner=name) as coordinator,
         (Path(folder) / f"{name}.jsonl").open("w", buffering=1, encoding="utf-8") as log,
     ):
-        guard, lock = SQLAlchemyGuard(engine), coordinator.lock(RESOURCE)
+        lock = coordinator.lock(RESOURCE)
         print("ready", flush=True)
         while not orders.stop.is_set():
             try:
