@@ -11,6 +11,7 @@ from fencing.etcd.calls import Call, Reply, reply_of
 from fencing.etcd.connection import Connection, open_socket
 from fencing.etcd.endpoints import Endpoint, Endpoints, connect_failure, reply_failure
 from fencing.etcd.waiters import Leave, Permit, Wait, end_stream, is_deletion, is_end, permit
+from fencing.kernel.errors import CLOSED
 from fencing.kernel.interruptions import raise_interruption
 from fencing.kernel.lending import Pool
 from fencing.kernel.opening import Opener, Openings
@@ -61,7 +62,7 @@ class Connections:
             end_stream(effect.waiter)
             return None
         if self._pool.closed and not (isinstance(effect, Call) and effect.is_release):
-            raise RuntimeError("this coordinator was closed; make a new one")
+            raise RuntimeError(CLOSED)
         return self._ask(effect) if isinstance(effect, Call) else self._wait(effect)
 
     def _ask(self, call: Call) -> Reply:

@@ -12,6 +12,7 @@ from fencing.etcd.connection_async import AsyncConnection
 from fencing.etcd.endpoints import Endpoint, Endpoints, connect_failure, reply_failure
 from fencing.etcd.waiters import Leave, Permit, Wait, end_stream, is_deletion, is_end, permit
 from fencing.kernel.effects import finish
+from fencing.kernel.errors import CLOSED
 from fencing.kernel.interruptions import raise_interruption
 from fencing.kernel.lending import AsyncPool
 from fencing.kernel.retry import LEAST_SECONDS, NoReply
@@ -48,7 +49,7 @@ class AsyncConnections:
             end_stream(effect.waiter)
             return None
         if self.closed and not (isinstance(effect, Call) and effect.is_release):
-            raise RuntimeError("this coordinator was closed; make a new one")
+            raise RuntimeError(CLOSED)
         if isinstance(effect, Wait):
             return await self._wait(effect)
         return await finish(self._ask(effect))

@@ -23,6 +23,9 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from fencing.kernel.fence import Fence, Mark
 
+CLOSED = "this coordinator was closed; make a new one"
+"""What a RuntimeError says of a coordinator that is used after its closing."""
+
 
 class FencingError(Exception):
     """The root of all errors of this library."""

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Protocol
 
 from fencing.kernel import process
 from fencing.kernel.effects import Plan
-from fencing.kernel.errors import CoordinatorUnavailable, FencingError, KeptBy, MarkImplausible
+from fencing.kernel.errors import CLOSED, CoordinatorUnavailable, FencingError, KeptBy, MarkImplausible
 from fencing.kernel.fence import MAX_NUMBER, Fence
 from fencing.kernel.retry import Answer, Backoff, NoReply, retry
 from fencing.locks.holding import Grant, GrantOrFence
@@ -264,7 +264,7 @@ class Backend(ABC):
             RuntimeError: the coordinator was closed.
         """
         if self.closed:
-            raise RuntimeError("this coordinator was closed; make a new one")
+            raise RuntimeError(CLOSED)
 
     def __repr__(self) -> str:
         settings = self.settings

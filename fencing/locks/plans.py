@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, cast, overload
 from fencing.kernel import process
 from fencing.kernel.effects import Claim, Plan, Shielded, Sleep
 from fencing.kernel.errors import (
+    CLOSED,
     CoordinatorUnavailable,
     FencingError,
     GuardUnavailable,
@@ -178,7 +179,7 @@ def acquire(
     try:
         while True:
             if backend.closed:
-                raise RuntimeError("this coordinator was closed; make a new one")
+                raise RuntimeError(CLOSED)
             deadline = known.decided_by
             if deadline is None:
                 deadline = backend.clock() + requests.request_seconds if caller_deadline is None else caller_deadline
@@ -229,7 +230,10 @@ def acquire(
             else:
                 taking.hold(backend, reply, settings)
                 if not settings.guards and reply.granted_at < reply.deadline:
-                    return lease(reply)
+                    made = lease(reply)
+                    if backend.closed:  # read after the line above: the closing releases each lease that there is
+                        raise RuntimeError(CLOSED)
+                    return made
                 claims_end_at = backend.clock() + TRY_SECONDS if timeout == 0 else caller_deadline
                 outcome = yield from _claim(backend, reply, settings, requests, claims_end_at, started, taking, lease)
                 if not isinstance(outcome, Superseded):
@@ -342,7 +346,10 @@ def _claim(
         newer = yield from claim_once(backend, grant, settings, caller_deadline)
         if newer is None:
             if grant.lost is None and backend.clock() < grant.deadline:
-                return lease(grant)
+                made = lease(grant)
+                if backend.closed:  # as in acquire
+                    raise RuntimeError(CLOSED)
+                return made
             break  # the claims outlasted the lease: give the lock back, if we still have it, and wait again
         deadline = _deadline(backend, requests, caller_deadline)
         taking.token = new_token()

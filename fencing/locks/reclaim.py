@@ -111,8 +111,9 @@ def _plan_replace(lease: Lease, ends_at: float | None) -> Plan[Lease]:
         lease._holding.lose_reclaimed(cause)
         raise LeaseLost(fence=lease.fence, reason="gone", cause=cause)
     successor = None if backend.closed else lease._succeed(grant)
-    if successor is not None:
+    if successor is not None and not backend.closed:  # read again: the closing releases each lease that there is
         return successor
+    grant.end("abandoned")
     yield Shielded(backend.plan_give_back(grant, settings))
     _check_open(backend)
     raise LeaseLost(fence=lease.fence, reason="released")

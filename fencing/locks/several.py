@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fencing.kernel.effects import Claim, Plan, Shielded
-from fencing.kernel.errors import FencingError, NotAcquired, StaleFence
+from fencing.kernel.errors import CLOSED, FencingError, NotAcquired, StaleFence
 from fencing.kernel.fence import new_token
 from fencing.locks import plans
 from fencing.locks.backend import GIVE_BACK_SECONDS, Backend
@@ -111,7 +111,10 @@ def acquire_all(parts: Sequence[_Part], timeout: float) -> Plan[tuple[Any, ...]]
                     raise NotAcquired(resource=part.resource, reason="late", waited=timeout)
                 yield At(part.backend, _take(part, max(left, 0.0)))
             if (yield from _claim_all(order, timeout, gives_up_at)):
-                return tuple(part.lease(part.grant) for part in parts)
+                leases = tuple(part.lease(part.grant) for part in parts)
+                if any(part.backend.closed for part in parts):  # as in plans.acquire
+                    raise RuntimeError(CLOSED)
+                return leases
             yield Shielded(_give_back_all(order))
             if clock() >= gives_up_at:
                 raise NotAcquired(resource=order[0].resource, reason="superseded", waited=clock() - started)

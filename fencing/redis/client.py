@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import redis
 from redis.exceptions import NoScriptError, RedisError
 
-from fencing.kernel.errors import CoordinatorUnavailable
+from fencing.kernel.errors import CLOSED, CoordinatorUnavailable
 from fencing.kernel.interruptions import interruption_in, raise_interruption
 from fencing.kernel.lending import Pool
 from fencing.kernel.opening import Openings
@@ -82,7 +82,7 @@ class Connections:
         """
         pool = self._pool
         if pool.closed and call.form.script is not RELEASE:  # a block may end after the closing
-            raise RuntimeError("this coordinator was closed; make a new one")
+            raise RuntimeError(CLOSED)
         seconds = call.timeout
         if started is None:
             started = time.monotonic()

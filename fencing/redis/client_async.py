@@ -14,7 +14,7 @@ import redis
 import redis.asyncio
 
 from fencing.kernel import process
-from fencing.kernel.errors import CoordinatorUnavailable
+from fencing.kernel.errors import CLOSED, CoordinatorUnavailable
 from fencing.kernel.lending import AsyncPool
 from fencing.kernel.retry import LEAST_SECONDS, NoReply
 from fencing.kernel.workers import PerLoop
@@ -172,7 +172,7 @@ class AsyncConnections:
         if not self.closed:
             return self._loops[loop]
         if call.script is not RELEASE:  # a block may end after the closing; it gets a connection of its own
-            raise RuntimeError("this coordinator was closed; make a new one")
+            raise RuntimeError(CLOSED)
         return LoopConnection(self.factory, loop)
 
     async def close(self) -> None:

@@ -17,7 +17,7 @@ import redis
 from redis.exceptions import NoPermissionError, RedisError
 
 from fencing.kernel import process
-from fencing.kernel.errors import CoordinatorUnavailable, FencingError
+from fencing.kernel.errors import CLOSED, CoordinatorUnavailable, FencingError
 from fencing.kernel.interruptions import raise_interruption
 from fencing.kernel.retry import NoReply
 from fencing.kernel.timer import timer
@@ -179,7 +179,7 @@ class Listener:
         waiter: Waiter = effect.waiter or Waiter(effect.resource, effect.token, Wake(), self._waiters.name)
         deadline = time.monotonic() + effect.timeout
         if self._closed:
-            raise RuntimeError("this coordinator was closed; make a new one")
+            raise RuntimeError(CLOSED)
         if self._connection is None:
             connecting, turn = self._connecting, Wake()
             try:

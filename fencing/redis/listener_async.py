@@ -12,7 +12,7 @@ import redis.asyncio
 from redis.exceptions import RedisError
 
 from fencing.kernel.effects import background, call_surely
-from fencing.kernel.errors import FencingError
+from fencing.kernel.errors import CLOSED, FencingError
 from fencing.kernel.interruptions import raise_interruption
 from fencing.kernel.retry import NoReply
 from fencing.kernel.waking import TaskWake
@@ -57,7 +57,7 @@ class AsyncListener:
         listener = self._loops[asyncio.get_running_loop()]
         if isinstance(effect, Enlist):
             if self._closed:
-                raise RuntimeError("this coordinator was closed; make a new one")
+                raise RuntimeError(CLOSED)
             return await listener.enlist(effect)
         if isinstance(effect, Leave):
             listener.waiters.remove(effect.waiter, effect.free_at)

@@ -17,7 +17,7 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from fencing.kernel import process
-from fencing.kernel.errors import CoordinatorUnavailable
+from fencing.kernel.errors import CLOSED, CoordinatorUnavailable
 from fencing.kernel.interruptions import raise_interruption
 from fencing.kernel.lending import Pool
 from fencing.kernel.opening import Opener, Openings
@@ -70,7 +70,7 @@ class FanoutConnections:
         """
         call, pool = fanout.call, self._pool
         if pool.closed and call.form.script is not RELEASE:  # a block may end after the closing
-            raise RuntimeError("this coordinator was closed; make a new one")
+            raise RuntimeError(CLOSED)
         found = self._owing.get(_first_token(call)) if self._owing else None
         wanted = found() if found is not None else None
         bundle: Bundle | None = None

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from redis.exceptions import NoScriptError, RedisError
 
 from fencing.kernel.effects import background
-from fencing.kernel.errors import CoordinatorUnavailable
+from fencing.kernel.errors import CLOSED, CoordinatorUnavailable
 from fencing.kernel.retry import LEAST_SECONDS, NoReply
 from fencing.kernel.workers import PerLoop
 from fencing.redis.calls import Call
@@ -268,7 +268,7 @@ class AsyncFanoutConnections:
             if not self.closed:
                 return self._loops[loop]
             if fanout.script is not RELEASE:  # a block may end after the closing; it gets connections of its own
-                raise RuntimeError("this coordinator was closed; make a new one")
+                raise RuntimeError(CLOSED)
             return _make_all(self._nodes, loop)
         return found
 

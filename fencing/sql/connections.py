@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from fencing.kernel import process
+from fencing.kernel.errors import CLOSED
 from fencing.kernel.interruptions import interruption_in
 from fencing.kernel.lending import Pool
 from fencing.kernel.opening import Opener, Opening
@@ -90,7 +91,7 @@ class Connections:
         """
         pool = self._pool
         if pool.closed and request.operation not in LAST:
-            raise RuntimeError("this coordinator was closed; make a new one")
+            raise RuntimeError(CLOSED)
         until = process.now() + request.timeout
         if request.operation in URGENT:
             pool, slot = pool.take_urgently(request.timeout)

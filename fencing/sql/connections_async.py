@@ -11,6 +11,7 @@ from sqlalchemy.util import greenlet_spawn
 
 from fencing.kernel import process
 from fencing.kernel.effects import background, finish
+from fencing.kernel.errors import CLOSED
 from fencing.kernel.lending import AsyncPool
 from fencing.kernel.retry import LEAST_SECONDS
 from fencing.kernel.workers import PerLoop
@@ -87,7 +88,7 @@ class AsyncConnections:
             RuntimeError: the coordinator is closed. Make a new one.
         """
         if self.closed and request.operation not in LAST:
-            raise RuntimeError("this coordinator was closed; make a new one")
+            raise RuntimeError(CLOSED)
         return await finish(self._perform(request))
 
     async def _perform(self, request: Request) -> Any:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 from unittest import SkipTest
 
+from fencing.kernel.effects import Plan
 from fencing.kernel.errors import (
     CoordinatorUnavailable,
     LeaseLost,
@@ -20,6 +21,7 @@ from fencing.locks import plans
 from fencing.locks.backend import Holder, Taken
 from fencing.locks.capabilities import (
     HoldsWithoutTtl,
+    Queues,
     ReleasesSeveral,
     RenewsGrants,
     RenewsSession,
@@ -278,6 +280,35 @@ class Requests(CoordinatorTests):
     async def _cancelled_soon(self, coordinator: Any, name: str) -> None:
         async with asyncio.timeout(0.3):
             await coordinator.acquire(name, timeout=60)
+
+    def test_a_grant_that_comes_when_the_coordinator_is_closed_is_given_back(self) -> None:
+        """Its session, if it has one, is over, so another client may have the lock already."""
+        patient, name = self._make(), self._name()
+        for call in ("acquire", "try_acquire"):
+            coordinator = self._make(ttl=60)
+            self._close_at_the_grant(coordinator)
+            error = self.expect(RuntimeError, getattr(coordinator, call), name)
+            assert "make a new one" in str(error), call
+            self.wait_until(lambda: self.call(patient.lock(name).holder) is None)
+
+    def _close_at_the_grant(self, coordinator: Any) -> None:
+        """Close it when the first grant has come, before the caller is told of it."""
+        backend, closing = coordinator._backend, object()
+        perform = backend.perform
+
+        def closes(plan: Callable[..., Plan[Any]]) -> Callable[..., Plan[Any]]:
+            def plan_and_close(*args: Any, **options: Any) -> Plan[Any]:
+                reply = yield from plan(*args, **options)
+                if isinstance(reply, Grant):
+                    yield closing
+                return reply
+
+            return plan_and_close
+
+        backend.plan_acquire = closes(backend.plan_acquire)
+        if isinstance(backend, Queues):
+            backend.plan_queue = closes(backend.plan_queue)  # type: ignore[method-assign]
+        backend.perform = lambda effect: coordinator.close() if effect is closing else perform(effect)
 
     def test_a_closed_coordinator_takes_no_locks(self) -> None:
         coordinator = self._make()

@@ -30,6 +30,8 @@ class Client(Sessions):
         if self.closed:
             return self.after_closing(effect)
         session = self.current()
+        if self.closed:  # meanwhile
+            return self.after_closing(effect)
         return self._ask(session, effect) if isinstance(effect, Ask) else self._wait(session, effect)
 
     def _ask(self, session: Session, ask: Ask) -> Reply:

@@ -32,6 +32,8 @@ class AsyncClient(Sessions):
         if self.closed:
             return self.after_closing(effect)
         session = self.current()
+        if self.closed:  # meanwhile
+            return self.after_closing(effect)
         return await (finish(self._ask(session, effect)) if isinstance(effect, Ask) else self._wait(session, effect))
 
     async def _ask(self, session: Session, ask: Ask) -> Reply:

@@ -6,6 +6,7 @@ import os
 import sys
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -30,8 +31,8 @@ from kazoo.exceptions import (
 )
 from kazoo.security import OPEN_ACL_UNSAFE
 
-from fencing.kernel import process
-from fencing.kernel.errors import CoordinatorUnavailable
+from fencing.kernel import process, quirks
+from fencing.kernel.errors import CLOSED, CoordinatorUnavailable
 from fencing.kernel.helping import Helpers, Overdue
 from fencing.kernel.retry import NoReply
 from fencing.kernel.timer import timer
@@ -152,9 +153,9 @@ class Sessions:
             if self._session is None:  # else a signal handler that took a lock has made one meanwhile
                 self._session = session
         finally:
-            if self._session is not session:
+            if self._session is not session or self.closed:  # read after the lines above: the closing ends what it sees
                 self._drop(session)
-        return self._session
+        return session if self.closed else self._session
 
     def _drop(self, session: Session) -> None:
         """End a session that is not used any more."""
@@ -265,7 +266,7 @@ class Sessions:
         """Answer a release: with the session, all of its nodes were deleted."""
         if isinstance(effect, Ask) and effect.is_release:
             return Reply([NoNodeError()] * len(effect.requests), 0, 0.0, 0)
-        raise RuntimeError("this coordinator was closed; make a new one")
+        raise RuntimeError(CLOSED)
 
     def end(self) -> None:
         """End the session, and with it all that it holds."""
@@ -309,5 +310,7 @@ def _stop_later(session: Session) -> None:
     """End the session of a coordinator that was collected, on any thread."""
     try:
         DaemonThread(partial(_stop, session), "fencing-zookeeper-closing").start()
-    except RuntimeError:  # the interpreter is ending
-        pass
+    except RuntimeError as error:
+        if not quirks.is_ending(error):  # there are too many threads, and nobody tries again: its locks would stay
+            with suppress(RuntimeError):  # this is one of kazoo's threads, which cannot wait for itself
+                _stop(session)

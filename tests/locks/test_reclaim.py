@@ -553,3 +553,20 @@ def test_a_closed_coordinator_reclaims_nothing(side: MemorySide) -> None:
     with pytest.raises(RuntimeError, match="make a new one"):
         side.call(lease.reclaim)
     assert side.call(lease.release) is True
+
+
+def test_a_fence_that_is_replaced_while_the_coordinator_is_closed_is_given_back(side: MemorySide) -> None:
+    coordinator = side.coordinator(guards=[scripted(side)])
+    lease = side.call(coordinator.acquire, "r")
+    succeed = lease._succeed
+
+    def closed_meanwhile(grant: Any) -> Any:
+        made = succeed(grant)
+        coordinator._backend.closed = True
+        return made
+
+    lease._succeed = closed_meanwhile
+    error = side.expect(RuntimeError, lease.reclaim)
+    assert "make a new one" in str(error)
+    assert side.holder() is None
+    assert not lease._newest.held

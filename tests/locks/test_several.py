@@ -227,6 +227,23 @@ def test_a_closed_coordinator(side: MemorySide) -> None:
     assert free(side, "a")
 
 
+@pytest.mark.parametrize("names", [["a"], ["a", "b"]])
+def test_a_coordinator_that_is_closed_during_the_claims(side: MemorySide, names: list[str]) -> None:
+    guard = guard_of(side)
+    coordinator = side.coordinator(guards=[guard])
+    original = guard.claim
+
+    def claim(*fences: Fence, timeout: float) -> Any:
+        coordinator._backend.closed = True
+        return original(*fences, timeout=timeout)
+
+    guard.claim = claim
+    held = coordinator.hold(*names, timeout=5) if len(names) == 1 else coordinator.hold_all(names, timeout=5)
+    error = side.expect(RuntimeError, in_block, side, held, nothing)
+    assert "make a new one" in str(error)
+    assert free(side, *names)
+
+
 @pytest.mark.parametrize("lost", ["a", "b"])
 def test_the_loss_of_one_is_told_at_the_end(side: MemorySide, lost: str) -> None:
     def body(leases: Any) -> None:

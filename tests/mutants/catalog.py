@@ -2939,4 +2939,38 @@ MUTANTS: tuple[Mutant, ...] = (
         "if missing is None:",
         ("tests/zookeeper/test_numbers.py::test_two_may_be_the_first_at_once[sync]",),
     ),
+    Mutant(
+        "a-grant-that-comes-behind-the-closing-is-kept",
+        "fencing/locks/plans.py",
+        "if backend.closed:  # read after the line above: the closing releases each lease that there is",
+        "if False:",
+        (
+            "tests/memory/test_contract.py::TestMemoryCoordinator"
+            "::test_a_grant_that_comes_when_the_coordinator_is_closed_is_given_back",
+        ),
+    ),
+    Mutant(
+        "a-grant-that-is-claimed-behind-the-closing-is-kept",
+        "fencing/locks/plans.py",
+        "if backend.closed:  # as in acquire",
+        "if False:",
+        ("tests/locks/test_several.py::test_a_coordinator_that_is_closed_during_the_claims[sync-names0]",),
+    ),
+    Mutant(
+        "several-grants-behind-the-closing-are-kept",
+        "fencing/locks/several.py",
+        "if any(part.backend.closed for part in parts):  # as in plans.acquire",
+        "if False:",
+        ("tests/locks/test_several.py::test_a_coordinator_that_is_closed_during_the_claims[sync-names1]",),
+    ),
+    Mutant(
+        "a-fence-that-is-replaced-behind-the-closing-is-kept",
+        "fencing/locks/reclaim.py",
+        " and not backend.closed:  # read again: the closing releases each lease that there is",
+        ":",
+        (
+            "tests/locks/test_reclaim.py"
+            "::test_a_fence_that_is_replaced_while_the_coordinator_is_closed_is_given_back[sync]",
+        ),
+    ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -98,6 +99,11 @@ def end_session_of(hosts: str, session: tuple[int, bytes]) -> None:
     other.start(30)
     other.stop()
     other.close()
+
+
+def loops() -> set[threading.Thread]:
+    """Return the threads of kazoo's connections."""
+    return {each for each in threading.enumerate() if "zk_loop" in each.name}
 
 
 class ZooKeeperSide(Contract):

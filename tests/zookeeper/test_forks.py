@@ -20,7 +20,7 @@ from fencing.zookeeper import sessions
 from fencing.zookeeper.session import Session
 from tests.support import wait_until
 from tests.support.forks import in_child
-from tests.support.zookeeper import ZooKeeperSide, client_id_of, end_session_of
+from tests.support.zookeeper import ZooKeeperSide, client_id_of, end_session_of, loops
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -156,6 +156,45 @@ def test_a_coordinator_that_is_dropped_ends_its_session(side: ZooKeeperSide) -> 
     mine = {each for each in threading.enumerate() if "_thread_worker" in each.name or "zk_loop" in each.name}
     others = 3  # of the client that looks
     side.wait_until(lambda: len([each for each in mine - before if each.is_alive()]) <= others)
+
+
+def test_a_coordinator_that_is_dropped_ends_its_session_where_no_thread_can_be_started(
+    side: ZooKeeperSide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody else would: its locks would stay for as long as the process lives."""
+
+    class NoThread:
+        def __init__(self, *_: object) -> None: ...
+
+        def start(self) -> None:
+            raise RuntimeError("can't start new thread")
+
+    resource, coordinator = name(), side.coordinator(ttl=60)
+    lease = side.call(coordinator.acquire, resource, timeout=30)
+    side.call(lease.detach)
+    assert side.queue(resource)
+    side.made.clear()
+    monkeypatch.setattr(sessions, "DaemonThread", NoThread)
+    del lease, coordinator
+    gc.collect()
+    side.wait_until(lambda: not side.queue(resource), seconds=30)
+
+
+def test_a_session_that_begins_while_its_coordinator_is_closed_ends(
+    parent: ZooKeeperSide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    coordinator, before = parent.coordinator(), loops()
+
+    def make(*args: Any) -> Session:
+        closing = threading.Thread(target=coordinator.close)
+        closing.start()
+        closing.join(30)
+        return Session(*args)
+
+    monkeypatch.setattr(sessions, "Session", make)
+    with pytest.raises(RuntimeError, match="make a new one"):
+        coordinator.acquire(name(), timeout=30)
+    parent.wait_until(lambda: not loops() - before, seconds=30)
 
 
 def test_threads_that_begin_together_have_one_session(parent: ZooKeeperSide, monkeypatch: pytest.MonkeyPatch) -> None:

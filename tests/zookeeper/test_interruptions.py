@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import itertools
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -39,7 +38,7 @@ from tests.support.interrupted_stories import (
     wait_in_vain,
     wait_in_vain_async,
 )
-from tests.support.zookeeper import ZooKeeperSide
+from tests.support.zookeeper import ZooKeeperSide, loops
 
 pytestmark = [
     pytest.mark.thorough,
@@ -115,11 +114,6 @@ def world(zookeeper_server: ZooKeeperServer) -> Iterator[World]:
     made.close()
     vars(made).clear()  # a session whose end was interrupted ends with its coordinator
     wait_until(lambda: gc.collect() >= 0 and not loops() - before)
-
-
-def loops() -> set[threading.Thread]:
-    """Return the threads of kazoo's connections."""
-    return {each for each in threading.enumerate() if "zk_loop" in each.name}
 
 
 def prepared(world: World, story: Story) -> None:

@@ -15,7 +15,7 @@ import redis
 from redis.exceptions import AskError, RedisError
 
 from fencing.kernel import process
-from fencing.kernel.errors import CoordinatorUnavailable, FencingError
+from fencing.kernel.errors import CLOSED, CoordinatorUnavailable, FencingError
 from fencing.kernel.interruptions import raise_interruption
 from fencing.kernel.retry import NoReply
 from fencing.kernel.timer import timer
@@ -112,7 +112,7 @@ class ClusterListener:
 
     def _enlist(self, effect: Enlist) -> Waiter:
         if self._closed:
-            raise RuntimeError("this coordinator was closed; make a new one")
+            raise RuntimeError(CLOSED)
         deadline = time.monotonic() + effect.timeout
         with self._lock:
             found = self._subscriptions.make(effect.resource)

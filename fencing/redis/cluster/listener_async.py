@@ -10,7 +10,7 @@ from typing import Any
 from redis.exceptions import AskError, RedisError
 
 from fencing.kernel.effects import background, call_surely
-from fencing.kernel.errors import FencingError
+from fencing.kernel.errors import CLOSED, FencingError
 from fencing.kernel.interruptions import raise_interruption
 from fencing.kernel.retry import NoReply
 from fencing.kernel.waking import TaskWake
@@ -50,7 +50,7 @@ class AsyncClusterListener:
         listener = self._loops[asyncio.get_running_loop()]
         if isinstance(effect, Enlist):
             if self._closed:
-                raise RuntimeError("this coordinator was closed; make a new one")
+                raise RuntimeError(CLOSED)
             return await listener.enlist(effect)
         waiter = effect.waiter
         found = listener.subscriptions.of(waiter.resource)
