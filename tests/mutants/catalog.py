@@ -2945,8 +2945,10 @@ MUTANTS: tuple[Mutant, ...] = (
         "if backend.closed:  # read after the line above: the closing releases each lease that there is",
         "if False:",
         (
-            "tests/memory/test_contract.py::TestMemoryCoordinator"
-            "::test_a_grant_that_comes_when_the_coordinator_is_closed_is_given_back",
+            (
+                "tests/memory/test_contract.py::TestMemoryCoordinator"
+                "::test_a_grant_that_comes_when_the_coordinator_is_closed_is_given_back"
+            ),
         ),
     ),
     Mutant(
@@ -2969,8 +2971,10 @@ MUTANTS: tuple[Mutant, ...] = (
         " and not backend.closed:  # read again: the closing releases each lease that there is",
         ":",
         (
-            "tests/locks/test_reclaim.py"
-            "::test_a_fence_that_is_replaced_while_the_coordinator_is_closed_is_given_back[sync]",
+            (
+                "tests/locks/test_reclaim.py"
+                "::test_a_fence_that_is_replaced_while_the_coordinator_is_closed_is_given_back[sync]"
+            ),
         ),
     ),
 )
