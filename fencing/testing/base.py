@@ -27,6 +27,9 @@ class CoordinatorTests(Contract):
     """In which steps the service tells how long a lock still lasts, in seconds: 1.0 if it tells whole seconds, rounded
     or cut."""
 
+    used_share: float = 0.0
+    """How much of its ttl a new grant may lack: 0.33 if a lease of before serves it that may be a third of it old."""
+
     def make(self, **options: Any) -> Any:
         """Return a new coordinator on the backend under test, as another process would make one. Override this."""
         raise AssertionError("override make()")

@@ -58,19 +58,19 @@ class Requests(CoordinatorTests):
         coordinator, name, token = self._make(ttl=ttl), self._name(), new_token()
         first = self._acquire(coordinator, name, token)
         new = new_token()
-        repeats: list[Callable[[], Any]] = [
-            lambda: self._acquire(coordinator, name, token),
-            lambda: self._remint(coordinator, first.fence, new, 0),
-            lambda: self._remint(coordinator, first.fence, new, 0),
+        requests: list[tuple[Callable[[], Any], float]] = [
+            (lambda: self._acquire(coordinator, name, token), 0.0),
+            (lambda: self._remint(coordinator, first.fence, new, 0), self.used_share),  # this one makes a grant
+            (lambda: self._remint(coordinator, first.fence, new, 0), 0.0),
         ]
-        for repeat in repeats:
+        for request, lacks in requests:
             time.sleep(pause)
             before = time.monotonic()
-            grant = repeat()
+            grant = request()
             _, longest = self._remaining(coordinator, name)
-            least = (
-                ttl / 2 if has_capability(coordinator, RenewsSession) else ttl - pause / 2
-            )  # it is kept alive anyway
+            least = ttl * (1 - lacks) - pause / 2
+            if has_capability(coordinator, RenewsSession):  # it is kept alive anyway
+                least = ttl / 2
             assert longest > least - (time.monotonic() - before)
             assert grant.deadline - coordinator._backend.clock() <= longest
         assert self._plan(coordinator, plans.release(coordinator._backend, grant.fence, coordinator._backend.settings))

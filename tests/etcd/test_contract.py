@@ -11,11 +11,13 @@ import pytest
 from examples.servers import EtcdServer
 from fencing.etcd.coordinator import EtcdCoordinator
 from fencing.etcd.coordinator_async import AsyncEtcdCoordinator
+from fencing.etcd.leases import RENEWED_FRESH_SHARE
 from fencing.testing import CoordinatorContract
 from tests.support.etcd import Etcdctl
 
 
 class _OnEtcd(CoordinatorContract):
+    used_share = RENEWED_FRESH_SHARE
     short_ttl = 1.0  # of the tests' server; 2.0 at etcd's default election time-out
     kind: Any
     options: dict[str, Any] = {}  # noqa: RUF012 - it is not changed
