@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from functools import lru_cache, partial
 from types import TracebackType
-from typing import Self, Unpack, overload
+from typing import TYPE_CHECKING, Self, Unpack, overload
 
 from fencing.kernel.effects import run
 from fencing.kernel.errors import FencingError
@@ -29,6 +29,9 @@ from fencing.locks.renewal import Renewal
 from fencing.locks.settings import CoordinatorOptions, LockOptions, check_timeout
 from fencing.locks.several import check_locks, check_names
 from fencing.locks.signatures import show_options
+
+if TYPE_CHECKING:  # loaded by who uses it
+    from fencing.election.election import Election
 
 
 class Coordinator(CoordinatorBase):
@@ -158,6 +161,26 @@ class Coordinator(CoordinatorBase):
 
         return partial(locked, hold, resource)
 
+    @show_options(LockOptions)
+    def election(self, name: str, *, value: str | None = None, **options: Unpack[LockOptions]) -> Election:
+        """Return an election: of all replicas that take part in the one of this name, one leads at a time.
+
+        Args:
+            name: of the election, which is a lock's: ``lock(name)`` and ``election(name)`` exclude each other.
+            value: what :meth:`fencing.Election.leader` tells of this replica, such as its address; up to 200 printable
+                characters. None: the coordinator's ``owner``.
+            options: as of :meth:`lock`, but for ``owner``.
+
+        Raises:
+            TypeError, ValueError: an argument has a wrong value. Correct it as the message says.
+        """
+        from fencing.election.election import Election
+        from fencing.election.terms import options_with
+
+        made = Election(self.lock(name, **options_with(value, options)))
+        self._elections.add(made)
+        return made
+
     def holder(self, resource: str) -> Holder | None:
         """Describe the holder of the lock, for people; None if it is free: :meth:`fencing.FencedLock.holder`."""
         return self.lock(resource).holder()
@@ -197,19 +220,26 @@ class Coordinator(CoordinatorBase):
         """Take the lock from its holder, and free it: :meth:`fencing.FencedLock.force_release`."""
         return self.lock(resource).force_release(number)
 
-    def close(self) -> None:
-        """Release the locks that are still held, close the connections, and stop renewal. Idempotent.
+    def release_all(self) -> None:
+        """Release the locks that are held, and stop the elections; the coordinator stays open. A signal handler may
+        call it.
 
-        The releases take at most a second together. The locks that could not be released are logged; they free
-        themselves after their ttl. A release at the end of a block is still possible.
+        What holds a lock goes on without it: its lease has ended as by ``release()``, so guards refuse it. No loss is
+        reported. The releases take at most a second together. The locks that could not be released are logged; they
+        free themselves after their ttl. Locks that are being acquired meanwhile are not released.
+
+        :func:`fencing.on_sigterm` calls it when the process is told to end.
         """
-        backend = self._backend
-        backend.closed = True
-        self._renewal.close()
-        unreleased, closed_at = [], backend.give_back_deadline(backend.settings)
+        self._stop_elections()
+        self._release_held()
+
+    def _release_held(self) -> None:
+        """Release what is held, within a second, and log what could not be released."""
+        backend, unreleased = self._backend, []
+        closed_at = backend.give_back_deadline(backend.settings)
         for holding in backend.held():
             lease = holding.lease()
-            if not isinstance(lease, Lease):  # it is being claimed; its plan notices, and gives it back
+            if not isinstance(lease, Lease):  # it is being claimed; its plan gives it back if the coordinator is closed
                 continue
             try:
                 if backend.clock() < closed_at:
@@ -219,6 +249,17 @@ class Coordinator(CoordinatorBase):
                 pass
             unreleased.append(holding.fence.resource)
         log_unreleased(unreleased)
+
+    def close(self) -> None:
+        """Release the locks that are still held, close the connections, and stop renewal. Idempotent.
+
+        The releases take at most a second together. The locks that could not be released are logged; they free
+        themselves after their ttl. A release at the end of a block is still possible.
+        """
+        backend = self._backend
+        backend.closed = True
+        self._renewal.close()
+        self._release_held()
         backend.close()
 
     def __enter__(self) -> Self:

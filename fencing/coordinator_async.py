@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import AbstractAsyncContextManager
 from functools import lru_cache, partial
 from types import TracebackType
-from typing import Self, Unpack, overload
+from typing import TYPE_CHECKING, Self, Unpack, overload
 
 # SYNC instead: from fencing.kernel.effects import run
 from fencing.kernel.effects import require_asyncio, run_async
@@ -29,6 +29,9 @@ from fencing.locks.renewal import AsyncRenewal
 from fencing.locks.settings import AsyncCoordinatorOptions, AsyncLockOptions, check_timeout
 from fencing.locks.several import check_locks, check_names
 from fencing.locks.signatures import show_options
+
+if TYPE_CHECKING:  # loaded by who uses it
+    from fencing.election.election_async import AsyncElection
 
 
 class AsyncCoordinator(CoordinatorBase):
@@ -178,6 +181,26 @@ class AsyncCoordinator(CoordinatorBase):
 
         return partial(locked_async, hold, resource)
 
+    @show_options(AsyncLockOptions)
+    def election(self, name: str, *, value: str | None = None, **options: Unpack[AsyncLockOptions]) -> AsyncElection:
+        """Return an election: of all replicas that take part in the one of this name, one leads at a time.
+
+        Args:
+            name: of the election, which is a lock's: ``lock(name)`` and ``election(name)`` exclude each other.
+            value: what :meth:`fencing.AsyncElection.leader` tells of this replica, such as its address; up to 200
+                printable characters. None: the coordinator's ``owner``.
+            options: as of :meth:`lock`, but for ``owner``.
+
+        Raises:
+            TypeError, ValueError: an argument has a wrong value. Correct it as the message says.
+        """
+        from fencing.election.election_async import AsyncElection
+        from fencing.election.terms import options_with
+
+        made = AsyncElection(self.lock(name, **options_with(value, options)))
+        self._elections.add(made)
+        return made
+
     async def holder(self, resource: str) -> Holder | None:
         """Describe the holder of the lock, for people; None if it is free: :meth:`fencing.AsyncFencedLock.holder`."""
         return await self.lock(resource).holder()
@@ -219,6 +242,39 @@ class AsyncCoordinator(CoordinatorBase):
         """Take the lock from its holder, and free it: :meth:`fencing.AsyncFencedLock.force_release`."""
         return await self.lock(resource).force_release(number)
 
+    async def release_all(self) -> None:
+        """Release the locks that are held, and stop the elections; the coordinator stays open. For a process that ends.
+
+        What holds a lock goes on without it: its lease has ended as by ``release()``, so guards refuse it. No loss is
+        reported. The releases take at most a second together. The locks that could not be released are logged; they
+        free themselves after their ttl. Locks that are being acquired meanwhile are not released.
+
+        :func:`fencing.on_sigterm` calls it when the process is told to end.
+        """
+        # SYNC "For a process that ends.": A signal handler may call it.
+        require_asyncio()  # ASYNC
+        self._stop_elections()
+        await self._release_held()
+
+    async def _release_held(self) -> None:
+        """Release what is held, within a second, and log what could not be released."""
+        backend, unreleased = self._backend, []
+        closed_at = backend.give_back_deadline(backend.settings)
+        for holding in backend.held():
+            lease = holding.lease()
+            if not isinstance(
+                lease, AsyncLease
+            ):  # it is being claimed; its plan gives it back if the coordinator is closed
+                continue
+            try:
+                if backend.clock() < closed_at:
+                    await lease._release_until(closed_at)
+                    continue
+            except FencingError:
+                pass
+            unreleased.append(holding.fence.resource)
+        log_unreleased(unreleased)
+
     async def close(self) -> None:
         """Release the locks that are still held, close the running loop's connections, and stop renewal. Idempotent.
 
@@ -229,19 +285,7 @@ class AsyncCoordinator(CoordinatorBase):
         backend = self._backend
         backend.closed = True
         self._renewal.close()
-        unreleased, closed_at = [], backend.give_back_deadline(backend.settings)
-        for holding in backend.held():
-            lease = holding.lease()
-            if not isinstance(lease, AsyncLease):  # it is being claimed; its plan notices, and gives it back
-                continue
-            try:
-                if backend.clock() < closed_at:
-                    await lease._release_until(closed_at)
-                    continue
-            except FencingError:
-                pass
-            unreleased.append(holding.fence.resource)
-        log_unreleased(unreleased)
+        await self._release_held()
         await self._renewal.wait_until_over()  # ASYNC
         # SYNC instead: backend.close()
         closing = backend.close()

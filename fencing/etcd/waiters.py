@@ -17,12 +17,18 @@ class Waiter:
 
     Attributes:
         stream: of the client that performs its waits; None: it has none.
+        is_told: whether it was told to ask again.
     """
 
-    __slots__ = ("__weakref__", "stream")
+    __slots__ = ("__weakref__", "is_told", "stream")
 
     def __init__(self) -> None:
         self.stream: Any = None
+        self.is_told = False
+
+    def wake(self) -> None:
+        """Tell a thread that waits to ask again. It notices within ``RECHECK_SECONDS`` of ``kernel/waking.py``."""
+        self.is_told = True
 
 
 class Wait(NamedTuple):

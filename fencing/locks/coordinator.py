@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
+from weakref import WeakSet
 
 from fencing.kernel.process import OfThisProcess
 from fencing.locks.backend import Backend
@@ -38,6 +40,16 @@ class CoordinatorBase(OfThisProcess):
         Locks that are made from clients, one for each request of a service, have one coordinator then.
         """
         return client
+
+    @cached_property
+    def _elections(self) -> WeakSet[Any]:
+        """The elections that it has made. Each has ``stop``."""
+        return WeakSet()
+
+    def _stop_elections(self) -> None:
+        if "_elections" in self.__dict__:
+            for election in list(self._elections):
+                election.stop()
 
     @property
     def address(self) -> str:
