@@ -101,15 +101,15 @@ class _Handler:
         self._pass_on(number, frame)
 
     def _begin(self, loop: asyncio.AbstractEventLoop, number: int) -> None:
-        self._task = background(loop, self._release_async(number), "fencing-on-sigterm")
+        self._task = background(loop, self._release_async(loop, number), "fencing-on-sigterm")
 
-    async def _release_async(self, number: int) -> None:
+    async def _release_async(self, loop: asyncio.AbstractEventLoop, number: int) -> None:
         try:
             for result in await asyncio.gather(*(each.release_all() for each in self._async), return_exceptions=True):
                 if isinstance(result, Exception):
                     logger.error("locks of an async coordinator could not be released", exc_info=result)
         finally:
-            self._pass_on(number, None)
+            loop.call_soon(self._pass_on, number, None)  # not here: the handler may raise, as sys.exit() does
 
     def _pass_on(self, number: int, frame: FrameType | None) -> None:
         """Let the handler of before do what it does."""

@@ -41,7 +41,7 @@ class Candidate(FencedLock):
         self._pause.set()
         waiter = self._waiter  # read after the flag was set: see _perform
         if waiter is not None:
-            waiter.wake()
+            waiter.notify()
 
     def term(self) -> Hold:
         """Return the block of the next term."""
@@ -54,7 +54,7 @@ class Candidate(FencedLock):
 
     def _perform(self, effect: Any) -> Any:
         waiter = getattr(effect, "waiter", None)
-        self._waiter = waiter if hasattr(waiter, "wake") else None
+        self._waiter = waiter if hasattr(waiter, "notify") else None
         if self.is_stopped and not self._is_leaving:  # read after the line above
             self._is_leaving = True  # once: the plan makes requests to leave the queue
             raise _Stopped

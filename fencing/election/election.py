@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Any
 from fencing.election.candidates import Candidate
 from fencing.election.terms import MAY_RECOVER, Leader, check_every, is_loss, leader_of, pause_after, term_of
 from fencing.kernel.errors import CoordinatorUnavailable
-
 from fencing.kernel.waking import SafeEvent
 from fencing.locks.lock import FencedLock
-
 from fencing.locks.locked import not_a_coroutine
 
 if TYPE_CHECKING:
@@ -81,9 +79,10 @@ class Election:
         candidate = Candidate(self._lock)
         self._candidates.append(candidate)
         try:
-            while not self._is_stopped and not candidate.is_stopped:  # read after the line above
+            while not self._is_stopped:  # read after the line above
                 self._campaign(candidate, function)
-                candidate.pause(pause_after(self._lock._settings))
+                if not self._is_stopped:
+                    candidate.pause(pause_after(self._lock._settings))
         except BaseException as error:
             if not candidate.has_ended_with(error):
                 raise
@@ -96,7 +95,7 @@ class Election:
         try:
             with candidate.term() as lease:
                 has_led = True
-                if not candidate.is_stopped:
+                if not self._is_stopped:
                     not_a_coroutine(function(lease), function)
         except MAY_RECOVER as error:
             if has_led:

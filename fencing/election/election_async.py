@@ -94,9 +94,10 @@ class AsyncElection:
         candidate = AsyncCandidate(self._lock)
         self._candidates.append(candidate)
         try:
-            while not self._is_stopped and not candidate.is_stopped:  # read after the line above
+            while not self._is_stopped:  # read after the line above
                 await self._campaign(candidate, function)
-                await candidate.pause(pause_after(self._lock._settings))
+                if not self._is_stopped:
+                    await candidate.pause(pause_after(self._lock._settings))
         except BaseException as error:
             if not candidate.has_ended_with(error):
                 raise
@@ -111,7 +112,7 @@ class AsyncElection:
         try:
             async with candidate.term() as lease:
                 has_led = True
-                if not candidate.is_stopped:
+                if not self._is_stopped:
                     # SYNC instead: not_a_coroutine(function(lease), function)
                     await _awaitable(function(lease))
         except MAY_RECOVER as error:

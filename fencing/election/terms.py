@@ -53,7 +53,7 @@ def term_of(leader: Leader | None) -> tuple[str | None, int | None] | None:
 def is_loss(error: BaseException, resource: str) -> bool:
     """Return whether the error only says that the term is over: the lock was lost, or a guard has refused its fence."""
     if isinstance(error, BaseExceptionGroup):
-        return error.split(lambda each: is_loss(each, resource))[1] is None
+        return all(is_loss(each, resource) for each in error.exceptions)
     return isinstance(error, (LeaseLost, StaleFence)) and error.fence.resource == resource
 
 

@@ -26,7 +26,7 @@ class Waiter:
         self.stream: Any = None
         self.is_told = False
 
-    def wake(self) -> None:
+    def notify(self) -> None:
         """Tell a thread that waits to ask again. It notices within ``RECHECK_SECONDS`` of ``kernel/waking.py``."""
         self.is_told = True
 

@@ -19,6 +19,6 @@ class Watch:
         self.request: Any = None
         self.is_told = False
 
-    def wake(self) -> None:
+    def notify(self) -> None:
         """Tell a thread that waits to ask again. It notices within ``RECHECK_SECONDS`` of ``kernel/waking.py``."""
         self.is_told = True
