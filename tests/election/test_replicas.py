@@ -150,3 +150,20 @@ def test_a_leader_that_was_killed_is_followed_after_its_ttl(
     second = Process(stack, any_redis.url, "second", 1.0, kind)
     first.send(signal.SIGKILL)
     assert int(second.expect("leads")) > number
+
+
+def test_one_that_does_not_end_has_no_lock_after_the_signal_and_is_killed_after_the_grace(
+    stack: ExitStack, any_redis: RedisServer
+) -> None:
+    """As an orchestrator does it: SIGTERM, and SIGKILL when the grace is over."""
+    hangs = Process(stack, any_redis.url, "hangs", LONG, "sync", "hangs")
+    hangs.expect("leads")
+    next_one = Process(stack, any_redis.url, "next", LONG, "sync")
+    hangs.send(signal.SIGTERM)
+    hangs.expect("handler")
+    next_one.expect("leads")  # within the grace
+    hangs.expect("refused")  # it writes on, and the guard knows the next one
+    assert hangs.process.poll() is None
+    hangs.send(signal.SIGKILL)
+    assert hangs.process.wait(SOON) == -signal.SIGKILL
+    assert next_one.process.poll() is None

@@ -1,7 +1,8 @@
 """A replica of a service that elects a leader: `python -m tests.support.replica URL NAME ttl sync|async [HANDLER]`.
 
-It prints "campaigns", "leads NUMBER" for each term, "refused" when a guard refuses the leader, and "ends" before it ends
-by itself. HANDLER is what it has for SIGTERM before `on_sigterm`: "exit" ends it in Python, "goes-on" ends nothing.
+It prints "campaigns", "leads NUMBER" for each term, "refused" when a guard refuses the leader, and "ends" before it
+ends by itself. HANDLER is what it has for SIGTERM before `on_sigterm`: "exit" ends it in Python, "goes-on" ends
+nothing. With "hangs" it ends nothing either, and its leader writes on as if nothing had happened.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from storage_guards import AsyncRedisGuard, RedisGuard
 
 COUNT = "{scheduler}:ticks"
 TICK_SECONDS = 0.05
+HANGS = "hangs" in sys.argv
 
 
 def say(*words: object) -> None:
@@ -43,12 +45,13 @@ def main(url: str, name: str, ttl: float) -> None:
 
     def lead(lease: Lease) -> None:
         say("leads", lease.fence.number)
-        while not election.stopped:
+        while HANGS or not election.stopped:
             try:
                 guard.write(lease.fence, ("INCR", COUNT))  # the fence alone: nothing here knows that the lease is over
             except StaleFence:
                 say("refused")
-                raise
+                if not HANGS:
+                    raise
             time.sleep(TICK_SECONDS)
 
     say("campaigns")
