@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Self, Unpack, overload
 from fencing.kernel.effects import run
 from fencing.kernel.errors import FencingError
 from fencing.kernel.fence import Fence
+from fencing.locks import plans
 from fencing.locks.arguments import check_adoptable, without_reentrant
 from fencing.locks.backend import Backend, ForcedRelease, Holder
 from fencing.locks.coordinator import CoordinatorBase
@@ -226,7 +227,7 @@ class Coordinator(CoordinatorBase):
 
         What holds a lock goes on without it: its lease has ended as by ``release()``, so guards refuse it. No loss is
         reported. The releases take at most a second together. The locks that could not be released are logged; they
-        free themselves after their ttl. Locks that are being acquired meanwhile are not released.
+        free themselves after their ttl. A request for a lock that is under way at this moment may still take it.
 
         :func:`fencing.on_sigterm` calls it when the process is told to end.
         """
@@ -239,11 +240,13 @@ class Coordinator(CoordinatorBase):
         closed_at = backend.give_back_deadline(backend.settings)
         for holding in backend.held():
             lease = holding.lease()
-            if not isinstance(lease, Lease):  # it is being claimed; its plan gives it back if the coordinator is closed
-                continue
             try:
                 if backend.clock() < closed_at:
-                    lease._release_until(closed_at)
+                    if isinstance(lease, Lease):
+                        lease._release_until(closed_at)
+                    elif holding.lose("gone"):  # it is being claimed; its plan notices, and asks for another grant
+                        plan = plans.release(backend, holding, holding.settings, closed_at)
+                        run(plan, backend.perform)
                     continue
             except FencingError:
                 pass

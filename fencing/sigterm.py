@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
@@ -17,6 +18,11 @@ from fencing.kernel import process
 from fencing.kernel.effects import background
 from fencing.kernel.workers import DaemonThread
 
+CAMPAIGN_SECONDS = 1.0
+"""How long the handler waits for campaigns to leave their queues, so that no lock is handed to a process that ends."""
+
+CAMPAIGN_STEP_SECONDS = 0.002
+
 logger = logging.getLogger("fencing")
 
 
@@ -24,9 +30,10 @@ def on_sigterm(*coordinators: Coordinator | AsyncCoordinator) -> Callable[[], No
     """Release all locks of these coordinators when the process gets SIGTERM, so that others have them at once.
 
     Without it, a process that SIGTERM ends leaves each lock taken until its ttl is over; Ctrl-C releases them. First
-    ``release_all`` of each coordinator is called, a second at most. Then the handler that is there now is called, with
-    the same signal: that of a server, or Python's own, which ends the process. So call this after the server has set
-    its handler, for example in the lifespan of an ASGI application. A second SIGTERM goes to that handler alone.
+    ``release_all`` of each coordinator is called, and its campaigns leave their queues: two seconds at most. Then the
+    handler that is there now is called, with the same signal: that of a server, or Python's own, which ends the
+    process. So call this after the server has set its handler, for example in the lifespan of an ASGI application. A
+    second SIGTERM goes to that handler alone.
 
     Where the process goes on after its handler, as a server that waits for its requests, the code that held a lock goes
     on without it: see :meth:`fencing.Coordinator.release_all`. It does not help against SIGKILL, nor while the main
@@ -75,9 +82,15 @@ class _Handler:
         if process.pid() != self._pid:  # the locks are the parent's
             self._pass_on(number, frame)
         elif process.has_greenlets():  # the hub cannot wait for a reply
-            DaemonThread(self._release_and_pass_on, "fencing-on-sigterm", number, None).start()
+            _start(self._release_and_raise, number)
         else:
-            self._release_and_pass_on(number, frame)
+            self._release()
+            if self._loop is not None and self._begin_in_loop(number):
+                return
+            if any(each._is_campaigning for each in self._sync):  # perhaps in this thread, which first has to go on
+                _start(self._raise_again, number)
+            else:
+                self._pass_on(number, frame)
 
     def remove(self) -> None:
         """Put back the handler of before, unless another one has been set since."""
@@ -85,20 +98,33 @@ class _Handler:
         if current is self:
             signal.signal(signal.SIGTERM, self._before)
 
-    def _release_and_pass_on(self, number: int, frame: FrameType | None) -> None:
+    def _release(self) -> None:
         for coordinator in self._sync:
             try:
                 coordinator.release_all()
             except Exception:
                 logger.exception("the locks of %r could not be released", coordinator)
-        if self._loop is not None:
-            try:
-                self._loop.call_soon_threadsafe(self._begin, self._loop, number)
-            except RuntimeError:
-                pass  # the loop is closed, and its locks were released when it ended
-            else:
-                return
-        self._pass_on(number, frame)
+
+    def _release_and_raise(self, number: int) -> None:
+        self._release()
+        if self._loop is None or not self._begin_in_loop(number):
+            self._raise_again(number)
+
+    def _raise_again(self, number: int) -> None:
+        """Wait until the campaigns that were stopped have left their queues. Then the signal comes once more."""
+        until = time.monotonic() + CAMPAIGN_SECONDS
+        while any(each._is_campaigning for each in self._sync) and time.monotonic() < until:
+            time.sleep(CAMPAIGN_STEP_SECONDS)
+        os.kill(os.getpid(), number)
+
+    def _begin_in_loop(self, number: int) -> bool:
+        """Let the event loop do the rest. Return False if it is closed: its locks were released when it ended."""
+        assert self._loop is not None
+        try:
+            self._loop.call_soon_threadsafe(self._begin, self._loop, number)
+        except RuntimeError:
+            return False
+        return True
 
     def _begin(self, loop: asyncio.AbstractEventLoop, number: int) -> None:
         self._task = background(loop, self._release_async(loop, number), "fencing-on-sigterm")
@@ -108,6 +134,10 @@ class _Handler:
             for result in await asyncio.gather(*(each.release_all() for each in self._async), return_exceptions=True):
                 if isinstance(result, Exception):
                     logger.error("locks of an async coordinator could not be released", exc_info=result)
+            until = time.monotonic() + CAMPAIGN_SECONDS
+            both = [*self._async, *self._sync]
+            while any(each._is_campaigning for each in both) and time.monotonic() < until:  # noqa: ASYNC110 - in threads, too
+                await asyncio.sleep(CAMPAIGN_STEP_SECONDS)
         finally:
             loop.call_soon(self._pass_on, number, None)  # not here: the handler may raise, as sys.exit() does
 
@@ -117,6 +147,13 @@ class _Handler:
             self._before(number, frame)
         elif self._before == signal.SIG_DFL:
             os.kill(os.getpid(), number)  # it is put back: this ends the process as the first signal would have
+
+
+def _start(target: Callable[..., object], number: int) -> None:
+    """Start a thread that the end of the main thread waits for: the signal is passed on in any case."""
+    thread = DaemonThread(target, "fencing-on-sigterm", number)
+    thread.daemon = False
+    thread.start()
 
 
 def _loop_for(coordinators: Sequence[AsyncCoordinator]) -> asyncio.AbstractEventLoop | None:

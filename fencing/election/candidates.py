@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from fencing.kernel.effects import run
@@ -12,12 +13,40 @@ from fencing.locks import plans
 from fencing.locks.hold import Hold
 from fencing.locks.hold_async import AsyncHold
 from fencing.locks.lease import Lease
+from fencing.locks.lease_async import AsyncLease
 from fencing.locks.lock import FencedLock
 from fencing.locks.lock_async import AsyncFencedLock
+from fencing.locks.locked import not_a_coroutine
 
 
 class _Stopped(BaseException):
     """It ends the plan that waits for the lock, as any interruption does: the plan leaves the queue."""
+
+
+class Pause:
+    """The pause between two looks, which any thread can end for good."""
+
+    def __init__(self) -> None:
+        self._over = SafeEvent()
+
+    def wait(self, seconds: float) -> None:
+        """Do nothing for so long, or until it was ended."""
+        self._over.wait(seconds)
+
+    def end(self) -> None:
+        """End this pause, and each further one."""
+        self._over.set()
+
+
+class AsyncPause:
+    """The pause between two looks of a task."""
+
+    async def wait(self, seconds: float) -> None:
+        """Do nothing for so long."""
+        await asyncio.sleep(seconds)
+
+    def end(self) -> None:
+        """Do nothing: another thread cannot wake the task, and the next look comes soon."""
 
 
 class Candidate(FencedLock):
@@ -31,17 +60,21 @@ class Candidate(FencedLock):
         super().__init__(lock.coordinator, lock.resource)
         self._settings = lock._settings
         self.is_stopped = False
-        self._pause = SafeEvent()
+        self._pause = Pause()
         self._waiter: Any = None
         self._is_leaving = False
 
     def stop(self) -> None:
         """End the campaign, or the pause before it. A term goes on until its function returns."""
         self.is_stopped = True
-        self._pause.set()
+        self._pause.end()
         waiter = self._waiter  # read after the flag was set: see _perform
         if waiter is not None:
             waiter.notify()
+
+    def call(self, function: Callable[[Lease], object], lease: Lease) -> None:
+        """Call what the leader does."""
+        not_a_coroutine(function(lease), function)
 
     def term(self) -> Hold:
         """Return the block of the next term."""
@@ -50,7 +83,11 @@ class Candidate(FencedLock):
     def acquire(self, timeout: float | None = None) -> Lease:
         """Wait for the lock without end, until ``stop`` is called."""
         plan = plans.acquire(self._backend, self.resource, self._settings, math.inf, self._lease)
-        return run(plan, self._perform)
+        self.is_campaigning = True
+        try:
+            return run(plan, self._perform)
+        finally:
+            self.is_campaigning = False
 
     def _perform(self, effect: Any) -> Any:
         waiter = getattr(effect, "waiter", None)
@@ -85,6 +122,14 @@ class AsyncCandidate(AsyncFencedLock):
         self._cancelling_before = 0 if self._task is None else self._task.cancelling()
         self._has_cancelled = False
 
+    async def acquire(self, timeout: float | None = None) -> AsyncLease:
+        """Wait for the lock without end, until ``stop`` is called."""
+        self.is_campaigning = True
+        try:
+            return await super().acquire()
+        finally:
+            self.is_campaigning = False
+
     def stop(self) -> None:
         """Cancel the campaign, the pause before it, or the term."""
         self.is_stopped = True
@@ -98,6 +143,14 @@ class AsyncCandidate(AsyncFencedLock):
         if task is not None and not self._has_cancelled:
             self._has_cancelled = True
             task.cancel()
+
+    async def call(self, function: Callable[[AsyncLease], Awaitable[object]], lease: AsyncLease) -> None:
+        """Call what the leader does."""
+        result: Any = function(lease)
+        if not isinstance(result, Awaitable):
+            kind = type(result).__name__
+            raise TypeError(f"run takes an async function: this one returned {kind}, which cannot be awaited")
+        await result
 
     def term(self) -> AsyncHold:
         """Return the block of the next term."""

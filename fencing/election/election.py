@@ -7,12 +7,10 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from fencing.election.candidates import Candidate
+from fencing.election.candidates import Candidate, Pause
 from fencing.election.terms import MAY_RECOVER, Leader, check_every, is_loss, leader_of, pause_after, term_of
 from fencing.kernel.errors import CoordinatorUnavailable
-from fencing.kernel.waking import SafeEvent
 from fencing.locks.lock import FencedLock
-from fencing.locks.locked import not_a_coroutine
 
 if TYPE_CHECKING:
     from fencing.locks.hold import Hold
@@ -36,7 +34,7 @@ class Election:
         self._lock = lock
         self._candidates: list[Candidate] = []
         self._is_stopped = False
-        self._over = SafeEvent()
+        self._pause = Pause()
 
     @property
     def stopped(self) -> bool:
@@ -96,7 +94,7 @@ class Election:
             with candidate.term() as lease:
                 has_led = True
                 if not self._is_stopped:
-                    not_a_coroutine(function(lease), function)
+                    candidate.call(function, lease)
         except MAY_RECOVER as error:
             if has_led:
                 raise
@@ -146,7 +144,7 @@ class Election:
                 if term_of(leader) != told:
                     told = term_of(leader)
                     yield leader
-            self._over.wait(every)
+            self._pause.wait(every)
 
     def stop(self) -> None:
         """End :meth:`run`, for good: this election is not run again. Any thread and any signal handler may call it.
@@ -155,9 +153,14 @@ class Election:
         resigns.
         """
         self._is_stopped = True
-        self._over.set()
+        self._pause.end()
         for candidate in list(self._candidates):  # read after the line above
             candidate.stop()
+
+    @property
+    def _is_campaigning(self) -> bool:
+        """Whether a campaign is under way, or is being ended: the lock may be granted to it."""
+        return any(candidate.is_campaigning for candidate in list(self._candidates))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._lock.resource!r} at {self._lock.coordinator!r}>"

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio  # ASYNC
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-# SYNC instead: from fencing.election.candidates import Candidate
-from fencing.election.candidates import AsyncCandidate
+from fencing.election.candidates import AsyncCandidate, AsyncPause
 from fencing.election.terms import MAY_RECOVER, Leader, check_every, is_loss, leader_of, pause_after, term_of
 from fencing.kernel.effects import require_asyncio  # ASYNC
 from fencing.kernel.errors import CoordinatorUnavailable
-
-# SYNC: from fencing.kernel.waking import SafeEvent
 from fencing.locks.lock_async import AsyncFencedLock
-
-# SYNC: from fencing.locks.locked import not_a_coroutine
 
 if TYPE_CHECKING:
     from fencing.locks.hold_async import AsyncHold
@@ -40,7 +34,7 @@ class AsyncElection:
         self._lock = lock
         self._candidates: list[AsyncCandidate] = []
         self._is_stopped = False
-        # SYNC: self._over = SafeEvent()
+        self._pause = AsyncPause()
 
     @property
     def stopped(self) -> bool:
@@ -113,8 +107,7 @@ class AsyncElection:
             async with candidate.term() as lease:
                 has_led = True
                 if not self._is_stopped:
-                    # SYNC instead: not_a_coroutine(function(lease), function)
-                    await _awaitable(function(lease))
+                    await candidate.call(function, lease)
         except MAY_RECOVER as error:
             if has_led:
                 raise
@@ -164,8 +157,7 @@ class AsyncElection:
                 if term_of(leader) != told:
                     told = term_of(leader)
                     yield leader
-            # SYNC instead: self._over.wait(every)
-            await asyncio.sleep(every)
+            await self._pause.wait(every)
 
     def stop(self) -> None:
         """End :meth:`run`, for good: this election is not run again. Any thread and any signal handler may call it.
@@ -175,19 +167,17 @@ class AsyncElection:
         # SYNC "The function of a term is cancelled, and the replica resigns.": The function of a term has to watch
         #     :attr:`stopped`; when it returns, the replica resigns.
         self._is_stopped = True
-        # SYNC: self._over.set()
+        self._pause.end()
         for candidate in list(self._candidates):  # read after the line above
             candidate.stop()
+
+    @property
+    def _is_campaigning(self) -> bool:
+        """Whether a campaign is under way, or is being ended: the lock may be granted to it."""
+        return any(candidate.is_campaigning for candidate in list(self._candidates))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._lock.resource!r} at {self._lock.coordinator!r}>"
 
 
 _NOBODY_YET = object()
-
-
-def _awaitable(result: Awaitable[object]) -> Awaitable[object]:  # ASYNC
-    """Return what an async function has returned; raise TypeError if it was none."""
-    if not isinstance(result, Awaitable):
-        raise TypeError(f"run takes an async function: it returned {type(result).__name__}, which cannot be awaited")
-    return result

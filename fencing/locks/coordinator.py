@@ -43,13 +43,17 @@ class CoordinatorBase(OfThisProcess):
 
     @cached_property
     def _elections(self) -> WeakSet[Any]:
-        """The elections that it has made. Each has ``stop``."""
+        """The elections that it has made."""
         return WeakSet()
 
     def _stop_elections(self) -> None:
-        if "_elections" in self.__dict__:
-            for election in list(self._elections):
-                election.stop()
+        for election in list(self._elections):
+            election.stop()
+
+    @property
+    def _is_campaigning(self) -> bool:
+        """Whether one of its elections has a campaign under way."""
+        return any(election._is_campaigning for election in list(self._elections))
 
     @property
     def address(self) -> str:
