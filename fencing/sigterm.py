@@ -18,7 +18,7 @@ from fencing.kernel import process
 from fencing.kernel.effects import background
 from fencing.kernel.workers import DaemonThread
 
-CAMPAIGN_SECONDS = 1.0
+CAMPAIGN_SECONDS = 5.0
 """How long the handler waits for campaigns to leave their queues, so that no lock is handed to a process that ends."""
 
 CAMPAIGN_STEP_SECONDS = 0.002
@@ -30,10 +30,10 @@ def on_sigterm(*coordinators: Coordinator | AsyncCoordinator) -> Callable[[], No
     """Release all locks of these coordinators when the process gets SIGTERM, so that others have them at once.
 
     Without it, a process that SIGTERM ends leaves each lock taken until its ttl is over; Ctrl-C releases them. First
-    ``release_all`` of each coordinator is called, and its campaigns leave their queues: two seconds at most. Then the
-    handler that is there now is called, with the same signal: that of a server, or Python's own, which ends the
-    process. So call this after the server has set its handler, for example in the lifespan of an ASGI application. A
-    second SIGTERM goes to that handler alone.
+    ``release_all`` of each coordinator is called, and its campaigns leave their queues: milliseconds, and six seconds
+    at most. Then the handler that is there now is called, with the same signal: that of a server, or Python's own,
+    which ends the process. So call this after the server has set its handler, for example in the lifespan of an ASGI
+    application. A second SIGTERM goes to that handler alone.
 
     Where the process goes on after its handler, as a server that waits for its requests, the code that held a lock goes
     on without it: see :meth:`fencing.Coordinator.release_all`. It does not help against SIGKILL, nor while the main
@@ -87,7 +87,7 @@ class _Handler:
             self._release()
             if self._loop is not None and self._begin_in_loop(number):
                 return
-            if any(each._is_campaigning for each in self._sync):  # perhaps in this thread, which first has to go on
+            if any(each._may_be_elected for each in self._sync):  # perhaps in this thread, which first has to go on
                 _start(self._raise_again, number)
             else:
                 self._pass_on(number, frame)
@@ -113,7 +113,7 @@ class _Handler:
     def _raise_again(self, number: int) -> None:
         """Wait until the campaigns that were stopped have left their queues. Then the signal comes once more."""
         until = time.monotonic() + CAMPAIGN_SECONDS
-        while any(each._is_campaigning for each in self._sync) and time.monotonic() < until:
+        while any(each._may_be_elected for each in self._sync) and time.monotonic() < until:
             time.sleep(CAMPAIGN_STEP_SECONDS)
         os.kill(os.getpid(), number)
 
@@ -136,7 +136,7 @@ class _Handler:
                     logger.error("locks of an async coordinator could not be released", exc_info=result)
             until = time.monotonic() + CAMPAIGN_SECONDS
             both = [*self._async, *self._sync]
-            while any(each._is_campaigning for each in both) and time.monotonic() < until:  # noqa: ASYNC110 - in threads, too
+            while any(each._may_be_elected for each in both) and time.monotonic() < until:  # noqa: ASYNC110 - in threads, too
                 await asyncio.sleep(CAMPAIGN_STEP_SECONDS)
         finally:
             loop.call_soon(self._pass_on, number, None)  # not here: the handler may raise, as sys.exit() does

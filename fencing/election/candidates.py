@@ -74,7 +74,9 @@ class Candidate(FencedLock):
 
     def call(self, function: Callable[[Lease], object], lease: Lease) -> None:
         """Call what the leader does."""
+        self.may_be_granted = False
         not_a_coroutine(function(lease), function)
+        self.may_be_granted = True
 
     def term(self) -> Hold:
         """Return the block of the next term."""
@@ -83,11 +85,7 @@ class Candidate(FencedLock):
     def acquire(self, timeout: float | None = None) -> Lease:
         """Wait for the lock without end, until ``stop`` is called."""
         plan = plans.acquire(self._backend, self.resource, self._settings, math.inf, self._lease)
-        self.is_campaigning = True
-        try:
-            return run(plan, self._perform)
-        finally:
-            self.is_campaigning = False
+        return run(plan, self._perform)
 
     def _perform(self, effect: Any) -> Any:
         waiter = getattr(effect, "waiter", None)
@@ -122,14 +120,6 @@ class AsyncCandidate(AsyncFencedLock):
         self._cancelling_before = 0 if self._task is None else self._task.cancelling()
         self._has_cancelled = False
 
-    async def acquire(self, timeout: float | None = None) -> AsyncLease:
-        """Wait for the lock without end, until ``stop`` is called."""
-        self.is_campaigning = True
-        try:
-            return await super().acquire()
-        finally:
-            self.is_campaigning = False
-
     def stop(self) -> None:
         """Cancel the campaign, the pause before it, or the term."""
         self.is_stopped = True
@@ -146,11 +136,13 @@ class AsyncCandidate(AsyncFencedLock):
 
     async def call(self, function: Callable[[AsyncLease], Awaitable[object]], lease: AsyncLease) -> None:
         """Call what the leader does."""
+        self.may_be_granted = False
         result: Any = function(lease)
         if not isinstance(result, Awaitable):
             kind = type(result).__name__
             raise TypeError(f"run takes an async function: this one returned {kind}, which cannot be awaited")
         await result
+        self.may_be_granted = True
 
     def term(self) -> AsyncHold:
         """Return the block of the next term."""

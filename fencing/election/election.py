@@ -90,6 +90,7 @@ class Election:
     def _campaign(self, candidate: Candidate, function: Callable[[Lease], object]) -> None:
         """Wait for a term, and call the function in it."""
         resource, has_led = self._lock.resource, False
+        candidate.may_be_granted = True
         try:
             with candidate.term() as lease:
                 has_led = True
@@ -103,6 +104,8 @@ class Election:
             if not has_led or not is_loss(error, resource):
                 raise
             logger.warning("this replica no longer leads %r: %s", resource, error)
+        finally:
+            candidate.may_be_granted = False
 
     def leader(self) -> Leader | None:
         """Tell who leads: for people, and for routing. Never a basis for a write, as it may have changed already.
@@ -158,9 +161,9 @@ class Election:
             candidate.stop()
 
     @property
-    def _is_campaigning(self) -> bool:
-        """Whether a campaign is under way, or is being ended: the lock may be granted to it."""
-        return any(candidate.is_campaigning for candidate in list(self._candidates))
+    def _may_be_granted(self) -> bool:
+        """Whether the lock may be granted to a campaign that is under way, or is being ended."""
+        return any(candidate.may_be_granted for candidate in list(self._candidates))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._lock.resource!r} at {self._lock.coordinator!r}>"

@@ -103,6 +103,7 @@ class AsyncElection:
     async def _campaign(self, candidate: AsyncCandidate, function: Callable[[AsyncLease], Awaitable[object]]) -> None:
         """Wait for a term, and call the function in it."""
         resource, has_led = self._lock.resource, False
+        candidate.may_be_granted = True
         try:
             async with candidate.term() as lease:
                 has_led = True
@@ -116,6 +117,8 @@ class AsyncElection:
             if not has_led or not is_loss(error, resource):
                 raise
             logger.warning("this replica no longer leads %r: %s", resource, error)
+        finally:
+            candidate.may_be_granted = False
 
     async def leader(self) -> Leader | None:
         """Tell who leads: for people, and for routing. Never a basis for a write, as it may have changed already.
@@ -172,9 +175,9 @@ class AsyncElection:
             candidate.stop()
 
     @property
-    def _is_campaigning(self) -> bool:
-        """Whether a campaign is under way, or is being ended: the lock may be granted to it."""
-        return any(candidate.is_campaigning for candidate in list(self._candidates))
+    def _may_be_granted(self) -> bool:
+        """Whether the lock may be granted to a campaign that is under way, or is being ended."""
+        return any(candidate.may_be_granted for candidate in list(self._candidates))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._lock.resource!r} at {self._lock.coordinator!r}>"

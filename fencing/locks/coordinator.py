@@ -51,9 +51,9 @@ class CoordinatorBase(OfThisProcess):
             election.stop()
 
     @property
-    def _is_campaigning(self) -> bool:
-        """Whether one of its elections has a campaign under way."""
-        return any(election._is_campaigning for election in list(self._elections))
+    def _may_be_elected(self) -> bool:
+        """Whether a lock may be granted to one of its elections, although they are stopped."""
+        return any(election._may_be_granted for election in list(self._elections))
 
     @property
     def address(self) -> str:

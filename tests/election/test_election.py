@@ -47,7 +47,7 @@ class Replica:
         self.times: list[float] = []
         self._steps = iter(steps)
         self._pool = ThreadPoolExecutor(1)
-        self.future: Future[None] = self._pool.submit(side.call, self.election.run, self._function)
+        self.future: Future[Any] = self._pool.submit(side.call, self.election.run, self._function)
 
     @property
     def _function(self) -> Callable[[Any], Any]:
@@ -67,7 +67,7 @@ class Replica:
 
     def result(self) -> None:
         try:
-            return self.future.result(SOON)
+            assert self.future.result(SOON) is None
         finally:
             self.election.stop()
             self._pool.shutdown()
@@ -87,7 +87,7 @@ def stale(lease: Any, resource: str = "r") -> StaleFence:
 
 def test_a_term_follows_a_term_until_the_election_is_stopped(side: MemorySide) -> None:
     replica = Replica(side, lambda lease: None, lambda lease: None)
-    assert replica.result() is None
+    replica.result()
     numbers = [lease.fence.number for lease in replica.leases]
     assert len(numbers) == 3
     assert numbers == sorted(numbers)
@@ -134,7 +134,7 @@ def test_a_leader_that_a_guard_refuses_campaigns_again(
         raise wrap(stale(lease))
 
     replica = Replica(side, refused)
-    assert replica.result() is None
+    replica.result()
     assert len(replica.leases) == 2
     assert "this replica no longer leads 'r'" in caplog.text
 
@@ -159,7 +159,7 @@ def test_a_term_that_was_lost_is_followed_by_a_campaign(side: MemorySide, caplog
         side.take_away()
 
     replica = Replica(side, lose)
-    assert replica.result() is None
+    replica.result()
     assert len(replica.leases) == 2
     assert replica.leases[0].fence.number < replica.leases[1].fence.number
     assert "this replica no longer leads 'r'" in caplog.text
@@ -172,7 +172,7 @@ def test_a_campaign_goes_on_while_the_coordinator_is_away(side: MemorySide, capl
     replica = Replica(side, coordinator=coordinator)
     side.wait_until(lambda: "tries again" in caplog.text)
     side.reconnect(coordinator)
-    assert replica.result() is None
+    replica.result()
     assert len(replica.leases) == 1
 
 
@@ -282,6 +282,9 @@ def test_an_observer_is_told_each_change_once(side: MemorySide, caplog: pytest.L
     election = observed.election("r")
     seen: list[Any] = []
 
+    def wait_for(count: int) -> None:
+        side.wait_until(lambda: len(seen) == count)
+
     def observe() -> None:
         seen.extend(election.observe(every=0.01))
 
@@ -295,21 +298,20 @@ def test_an_observer_is_told_each_change_once(side: MemorySide, caplog: pytest.L
             side.wait_until(lambda: seen)
             for count in (2, 4):
                 lease = side.call(coordinator.acquire, "r")
-                side.wait_until(lambda count=count: len(seen) == count)
+                wait_for(count)
                 side.call(lease.release)
-                side.wait_until(lambda count=count: len(seen) == count + 1)
+                wait_for(count + 1)
             side.cut_off(observed)
             side.wait_until(lambda: "is not known at the moment" in caplog.text)
             side.reconnect(observed)
             lease = side.call(coordinator.acquire, "r")
-            side.wait_until(lambda: len(seen) == 6)
+            wait_for(6)
             side.call(lease.release)
         finally:
             election.stop()
         future.result(SOON)
-    numbers = [None if leader is None else leader.number for leader in seen[:6]]
-    assert [each is None for each in numbers] == [True, False, True, False, True, False]
-    assert numbers[1] < numbers[3] < numbers[5]
+    assert [each is None for each in seen[:6]] == [True, False, True, False, True, False]
+    assert seen[1].number < seen[3].number < seen[5].number
     assert caplog.text.count("is not known at the moment") == 1
 
 

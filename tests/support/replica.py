@@ -12,7 +12,6 @@ import signal
 import sys
 import time
 from types import FrameType
-from typing import Any
 
 import redis
 import redis.asyncio
@@ -85,4 +84,7 @@ if __name__ == "__main__":
     url, name, ttl, kind = sys.argv[1:5]
     if len(sys.argv) > 5:
         signal.signal(signal.SIGTERM, handle)
-    work: Any = asyncio.run(main_async(url, name, float(ttl))) if kind == "async" else main(url, name, float(ttl))
+    if kind == "async":
+        asyncio.run(main_async(url, name, float(ttl)))
+    else:
+        main(url, name, float(ttl))
