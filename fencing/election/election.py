@@ -133,7 +133,7 @@ class Election:
         return self._observe(check_every(every))
 
     def _observe(self, every: float) -> Iterator[Leader | None]:
-        told: Any = _NOBODY_YET
+        last: Any = _UNKNOWN
         is_away = False
         while not self._is_stopped:
             try:
@@ -144,8 +144,8 @@ class Election:
                 is_away = True
             else:
                 is_away = False
-                if term_of(leader) != told:
-                    told = term_of(leader)
+                if term_of(leader) != last:
+                    last = term_of(leader)
                     yield leader
             self._pause.wait(every)
 
@@ -169,4 +169,4 @@ class Election:
         return f"<{type(self).__name__} of {self._lock.resource!r} at {self._lock.coordinator!r}>"
 
 
-_NOBODY_YET = object()
+_UNKNOWN = object()

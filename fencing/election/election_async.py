@@ -146,7 +146,7 @@ class AsyncElection:
         return self._observe(check_every(every))
 
     async def _observe(self, every: float) -> AsyncIterator[Leader | None]:
-        told: Any = _NOBODY_YET
+        last: Any = _UNKNOWN
         is_away = False
         while not self._is_stopped:
             try:
@@ -157,8 +157,8 @@ class AsyncElection:
                 is_away = True
             else:
                 is_away = False
-                if term_of(leader) != told:
-                    told = term_of(leader)
+                if term_of(leader) != last:
+                    last = term_of(leader)
                     yield leader
             await self._pause.wait(every)
 
@@ -183,4 +183,4 @@ class AsyncElection:
         return f"<{type(self).__name__} of {self._lock.resource!r} at {self._lock.coordinator!r}>"
 
 
-_NOBODY_YET = object()
+_UNKNOWN = object()

@@ -121,7 +121,7 @@ class Connections:
                 self._open(stream.connection, endpoint, min(until, time.monotonic() + STREAM_SECONDS))
                 stream.connection.send("watch", wait.body, wait.credentials, until)
             while (lines := stream.connection.next_lines(min(until, time.monotonic() + RECHECK_SECONDS))) is not None:
-                if wait.waiter.is_told:
+                if wait.waiter.is_notified:
                     return True
                 if not lines and time.monotonic() >= until:
                     return False

@@ -69,7 +69,7 @@ class Client(Sessions):
                 return False
             if self.is_gone(result):
                 return True
-            while not watch.is_told and not woken.wait(
+            while not watch.is_notified and not woken.wait(
                 min(max(until - time.monotonic(), LEAST_SECONDS), RECHECK_SECONDS)
             ):
                 if time.monotonic() >= until:

@@ -99,14 +99,14 @@ class Fleet:
             pass
         process.wait()
 
-    def leader(self, *others: int) -> int:
+    def leader(self, *former: int) -> int:
         """Return the process id of the leader, as soon as there is one that is none of these."""
 
         def pid() -> int:
             leader = self.election.leader()
             return 0 if leader is None or leader.value is None else int(leader.value.rpartition(":")[2])
 
-        wait_until(lambda: pid() not in (0, *others))
+        wait_until(lambda: pid() not in (0, *former))
         return pid()
 
     def logs(self) -> str:

@@ -40,7 +40,7 @@ def test_a_lock_whose_fence_is_being_claimed_is_released_and_asked_for_again() -
     guard.before_claim = before_claim
     lease = coordinator.acquire("r")
     assert holders == [None]
-    assert lease.held
+    assert side.holder().number == lease.fence.number, "the lock is its own"
     assert [fence.number for fence in guard.claimed] == sorted({fence.number for fence in guard.claimed})
     assert lease.fence == guard.claimed[-1]
     lease.release()
@@ -147,14 +147,21 @@ def test_where_it_cannot_work_it_says_so() -> None:
         on_sigterm(AsyncMemoryCoordinator())
 
 
-def test_a_forked_child_leaves_the_parents_locks_alone(handled: list[int]) -> None:
-    coordinator = MemoryCoordinator()
-    lease = coordinator.acquire("a")
-    on_sigterm(coordinator)
-    child = os.fork()
-    if child == 0:
-        os.kill(os.getpid(), signal.SIGTERM)
-        os._exit(0 if handled == [signal.SIGTERM] else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert lease.held
-    lease.release()
+@pytest.mark.parametrize("kind", [MemoryCoordinator, AsyncMemoryCoordinator])
+def test_a_forked_child_leaves_the_parents_locks_and_loop_alone(handled: list[int], kind: Any) -> None:
+    async def main() -> None:
+        coordinator = kind()
+        lease = coordinator.acquire("a")
+        lease = await lease if kind is AsyncMemoryCoordinator else lease
+        on_sigterm(coordinator)
+        child = os.fork()
+        if child == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+            os._exit(0 if handled == [signal.SIGTERM] else 1)
+        _, status = await asyncio.to_thread(os.waitpid, child, 0)
+        assert os.waitstatus_to_exitcode(status) == 0
+        assert lease.held
+        released = lease.release()
+        assert (await released if kind is AsyncMemoryCoordinator else released) is True
+
+    asyncio.run(main())

@@ -12,7 +12,9 @@ import redis
 from sqlalchemy import create_engine
 
 from examples.servers import EtcdServer, ZooKeeperServer
-from fencing import EtcdCoordinator, RedisCoordinator, SQLCoordinator, ZooKeeperCoordinator
+from fencing import EtcdCoordinator, MemoryCoordinator, RedisCoordinator, SQLCoordinator, ZooKeeperCoordinator
+from fencing.election.candidates import Candidate
+from fencing.locks.waiting import Wait
 from tests.support import wait_until
 from tests.support.fixtures import RedisServers
 
@@ -68,11 +70,11 @@ def make(request: pytest.FixtureRequest) -> Iterator[Make]:
     coordinators: list[Any] = []
     make_one: Make = request.param(request)
 
-    def keep() -> Any:
+    def make_and_track() -> Any:
         coordinators.append(make_one())
         return coordinators[-1]
 
-    yield keep
+    yield make_and_track
     for coordinator in coordinators:
         coordinator.close()
 
@@ -91,3 +93,17 @@ def test_a_campaign_that_waits_in_the_queue_is_stopped(make: Make, request: pyte
         finally:
             lease.release()  # ends the wait in any case
     assert time.monotonic() - began < SOON
+
+
+def test_the_waiter_of_the_wait_that_is_under_way_is_notified() -> None:
+    """Some waits also end soon by themselves, so their tests would not notice."""
+    notified: list[str] = []
+
+    class Waiter:
+        def notify(self) -> None:
+            notified.append("notified")
+
+    candidate = Candidate(MemoryCoordinator().lock("r"))
+    candidate._backend.perform = lambda effect: candidate.stop()
+    candidate._perform(Wait(Waiter(), 1.0, 1.0))
+    assert notified == ["notified"]
