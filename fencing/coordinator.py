@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from functools import lru_cache, partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, Unpack, overload
+from typing import TYPE_CHECKING, Literal, Never, Self, Unpack, overload
 
 from fencing.kernel.effects import run
 from fencing.kernel.errors import FencingError
@@ -25,7 +25,7 @@ from fencing.locks.hold_several import HoldAll
 from fencing.locks.lease import Lease
 from fencing.locks.listing import Pattern, check_listing, plan_page
 from fencing.locks.lock import FencedLock
-from fencing.locks.locked import MOST_NAMES, Decorator, check_template, locked
+from fencing.locks.locked import MOST_NAMES, Busy, Decorator, check_busy, check_template, locked
 from fencing.locks.renewal import Renewal
 from fencing.locks.settings import CoordinatorOptions, LockOptions, check_timeout
 from fencing.locks.several import check_locks, check_names
@@ -125,15 +125,36 @@ class Coordinator(CoordinatorBase):
         options = without_reentrant(options, "hold_all")
         return HoldAll(check_locks([self.lock(each, **options) for each in check_names(resources)]), timeout)
 
+    @overload
+    def locked(
+        self,
+        resource: str,
+        timeout: float | None = None,
+        *,
+        busy: Literal["raise"] = "raise",
+        reentrant: bool = False,
+        **options: Unpack[LockOptions],
+    ) -> Decorator[Never]: ...
+    @overload
+    def locked(
+        self,
+        resource: str,
+        timeout: float | None = None,
+        *,
+        busy: Busy,
+        reentrant: bool = False,
+        **options: Unpack[LockOptions],
+    ) -> Decorator[None]: ...
     @show_options(LockOptions)
     def locked(
         self,
         resource: str,
         timeout: float | None = None,
         *,
+        busy: Busy = "raise",
         reentrant: bool = False,
         **options: Unpack[LockOptions],
-    ) -> Decorator:
+    ) -> Decorator[None]:
         """Decorate a function: each call holds the lock that its arguments name, as :meth:`hold` does.
 
         A parameter named ``lease`` is passed the lease, and callers leave it out::
@@ -144,23 +165,30 @@ class Coordinator(CoordinatorBase):
         Args:
             resource: the name of what is protected. ``{order_id}`` stands for the argument of that parameter, as in
                 ``str.format``.
-            timeout: seconds to wait, claims included; None waits for ever, 0 tries once.
+            timeout: seconds to wait, claims included; None waits for ever, or not at all with ``busy="skip"``. 0 tries
+                once.
+            busy: ``"raise"``: a call that does not get the lock raises NotAcquired. ``"skip"``: if another holder has
+                it, or ``max_waiters`` wait for it, the function is not called, and the call returns None. Every other
+                error is raised with both: with CoordinatorUnavailable, nobody may have done the work.
             reentrant: as of :meth:`lock`.
             options: as of :meth:`lock`.
 
         Raises:
             TypeError: the function is async, a generator or no function, or has no such parameter. Change it as the
                 message says. Each call raises what ``hold`` and the function raise.
+            ValueError: an argument has a wrong value. Correct it as the message says.
         """
         check_template(resource)
         self.lock("checked now", reentrant=reentrant, **options)
         check_timeout(timeout)
+        if check_busy(busy) == "skip" and timeout is None:
+            timeout = 0
         lock_of = lru_cache(MOST_NAMES)(lambda name: self.lock(name, reentrant=reentrant, **options))
 
         def hold(name: str) -> AbstractContextManager[Lease]:
             return lock_of(name).hold(timeout)
 
-        return partial(locked, hold, resource)
+        return partial(locked, hold, resource, busy)
 
     @show_options(LockOptions)
     def election(self, name: str, *, value: str | None = None, **options: Unpack[LockOptions]) -> Election:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import AbstractAsyncContextManager
 from functools import lru_cache, partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, Unpack, overload
+from typing import TYPE_CHECKING, Literal, Never, Self, Unpack, overload
 
 # SYNC instead: from fencing.kernel.effects import run
 from fencing.kernel.effects import require_asyncio, run_async
@@ -25,7 +25,7 @@ from fencing.locks.hold_several_async import AsyncHoldAll
 from fencing.locks.lease_async import AsyncLease
 from fencing.locks.listing import Pattern, check_listing, plan_page
 from fencing.locks.lock_async import AsyncFencedLock
-from fencing.locks.locked import MOST_NAMES, AsyncDecorator, check_template, locked_async
+from fencing.locks.locked import MOST_NAMES, AsyncDecorator, Busy, check_busy, check_template, locked_async
 from fencing.locks.renewal import AsyncRenewal
 from fencing.locks.settings import AsyncCoordinatorOptions, AsyncLockOptions, check_timeout
 from fencing.locks.several import check_locks, check_names
@@ -139,16 +139,39 @@ class AsyncCoordinator(CoordinatorBase):
         options = without_reentrant(options, "hold_all")
         return AsyncHoldAll(check_locks([self.lock(each, **options) for each in check_names(resources)]), timeout)
 
+    @overload
+    def locked(
+        self,
+        resource: str,
+        timeout: float | None = None,
+        *,
+        busy: Literal["raise"] = "raise",
+        cancel_on_loss: bool = False,  # ASYNC
+        reentrant: bool = False,
+        **options: Unpack[AsyncLockOptions],
+    ) -> AsyncDecorator[Never]: ...
+    @overload
+    def locked(
+        self,
+        resource: str,
+        timeout: float | None = None,
+        *,
+        busy: Busy,
+        cancel_on_loss: bool = False,  # ASYNC
+        reentrant: bool = False,
+        **options: Unpack[AsyncLockOptions],
+    ) -> AsyncDecorator[None]: ...
     @show_options(AsyncLockOptions)
     def locked(
         self,
         resource: str,
         timeout: float | None = None,
         *,
+        busy: Busy = "raise",
         cancel_on_loss: bool = False,  # ASYNC
         reentrant: bool = False,
         **options: Unpack[AsyncLockOptions],
-    ) -> AsyncDecorator:
+    ) -> AsyncDecorator[None]:
         """Decorate a coroutine function: each call holds the lock that its arguments name, as :meth:`hold` does.
 
         A parameter named ``lease`` is passed the lease, and callers leave it out::
@@ -159,7 +182,11 @@ class AsyncCoordinator(CoordinatorBase):
         Args:
             resource: the name of what is protected. ``{order_id}`` stands for the argument of that parameter, as in
                 ``str.format``.
-            timeout: seconds to wait, claims included; None waits for ever, 0 tries once.
+            timeout: seconds to wait, claims included; None waits for ever, or not at all with ``busy="skip"``. 0 tries
+                once.
+            busy: ``"raise"``: a call that does not get the lock raises NotAcquired. ``"skip"``: if another holder has
+                it, or ``max_waiters`` wait for it, the function is not called, and the call returns None. Every other
+                error is raised with both: with CoordinatorUnavailable, nobody may have done the work.
             cancel_on_loss: cancel the function as soon as the lease is known to be lost, and raise LeaseLost.
             reentrant: as of :meth:`lock`.
             options: as of :meth:`lock`.
@@ -167,6 +194,7 @@ class AsyncCoordinator(CoordinatorBase):
         Raises:
             TypeError: the function is sync, a generator or no function, or has no such parameter. Change it as the
                 message says. Each call raises what ``hold`` and the function raise.
+            ValueError: an argument has a wrong value. Correct it as the message says.
         """
         # SYNC "a coroutine function": a function
         # SYNC "cancel_on_loss: ... raise LeaseLost.":
@@ -174,13 +202,15 @@ class AsyncCoordinator(CoordinatorBase):
         check_template(resource)
         self.lock("checked now", reentrant=reentrant, **options)
         check_timeout(timeout)
+        if check_busy(busy) == "skip" and timeout is None:
+            timeout = 0
         lock_of = lru_cache(MOST_NAMES)(lambda name: self.lock(name, reentrant=reentrant, **options))
 
         def hold(name: str) -> AbstractAsyncContextManager[AsyncLease]:
             # SYNC instead: return lock_of(name).hold(timeout)
             return lock_of(name).hold(timeout, cancel_on_loss=cancel_on_loss)
 
-        return partial(locked_async, hold, resource)
+        return partial(locked_async, hold, resource, busy)
 
     @show_options(AsyncLockOptions)
     def election(self, name: str, *, value: str | None = None, **options: Unpack[AsyncLockOptions]) -> AsyncElection:
