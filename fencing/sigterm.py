@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import logging
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Sequence
 from types import FrameType
@@ -56,13 +56,14 @@ def on_sigterm(*coordinators: Coordinator | AsyncCoordinator) -> Callable[[], No
     for each in coordinators:
         if not isinstance(each, (Coordinator, AsyncCoordinator)):
             raise TypeError(f"on_sigterm takes coordinators, not {type(each).__name__}; pass the one that made it")
-    if threading.current_thread() is not threading.main_thread():
-        raise RuntimeError("Python sets and calls signal handlers in the main thread alone: call on_sigterm there")
     before = signal.getsignal(signal.SIGTERM)
     if before is None:
         raise RuntimeError("SIGTERM has a handler that was not set from Python, and cannot be called from it")
     handler = _Handler(coordinators, before)
-    signal.signal(signal.SIGTERM, handler)
+    try:
+        signal.signal(signal.SIGTERM, handler)
+    except ValueError as error:
+        raise RuntimeError("Python sets and calls signal handlers in the main thread alone: call it there") from error
     return handler.remove
 
 
@@ -82,13 +83,15 @@ class _Handler:
         if process.pid() != self._pid:  # the locks are the parent's
             self._pass_on(number, frame)
         elif process.has_greenlets():  # the hub cannot wait for a reply
-            _start(self._release_and_raise, number)
+            _thread.start_new_thread(self._release_and_raise, (number,))  # Thread.start would wait for it
         else:
             self._release()
             if self._loop is not None and self._begin_in_loop(number):
                 return
             if any(each._may_be_elected for each in self._sync):  # perhaps in this thread, which first has to go on
-                _start(self._raise_again, number)
+                thread = DaemonThread(self._raise_again, "fencing-on-sigterm", number)
+                thread.daemon = False  # the end of the main thread waits for it: the signal is passed on in any case
+                thread.start()
             else:
                 self._pass_on(number, frame)
 
@@ -147,13 +150,6 @@ class _Handler:
             self._before(number, frame)
         elif self._before == signal.SIG_DFL:
             os.kill(os.getpid(), number)  # it is put back: this ends the process as the first signal would have
-
-
-def _start(target: Callable[..., object], number: int) -> None:
-    """Start a thread that the end of the main thread waits for: the signal is passed on in any case."""
-    thread = DaemonThread(target, "fencing-on-sigterm", number)
-    thread.daemon = False
-    thread.start()
 
 
 def _loop_for(coordinators: Sequence[AsyncCoordinator]) -> asyncio.AbstractEventLoop | None:

@@ -35,6 +35,7 @@ if WHEN == "first":
 
 import asyncio
 import importlib
+import signal
 import ssl
 import threading
 import time
@@ -67,6 +68,7 @@ from fencing import (
     SQLCoordinator,
     StaleFence,
     ZooKeeperCoordinator,
+    on_sigterm,
 )
 from fencing.compat import RedisPyLock
 from fencing.redis.keys import keys_of
@@ -501,6 +503,34 @@ def async_lease() -> None:
         await client.aclose()
 
     asyncio.run(main())
+
+
+def sigterm() -> None:
+    """A process that is told to end: its leader resigns, and the handler of before is called."""
+    handled = list[int]()
+    signal.signal(signal.SIGTERM, lambda number, frame: handled.append(number))
+    coordinator = RedisCoordinator(redis_client(), ttl=600)
+    other = RedisCoordinator(redis_client())
+    election, led, errors = coordinator.election("leader"), list[int](), list[object]()
+    sys.excepthook = lambda *error: errors.append(error)
+    on_sigterm(coordinator)
+
+    def lead(lease: Any) -> None:
+        led.append(lease.fence.number)
+        while not (election.stopped or lease.lost.wait(0.01)):
+            pass
+
+    leading = threading.Thread(target=election.run, args=(lead,))
+    leading.start()
+    wait_until(lambda: led)
+    os.kill(os.getpid(), signal.SIGTERM)
+    wait_until(lambda: handled)
+    leading.join(60)
+    assert not leading.is_alive()
+    other.acquire("leader", timeout=60).release()
+    assert not errors, errors
+    coordinator.close()
+    other.close()
 
 
 def objects() -> None:

@@ -33,6 +33,7 @@ STORIES = (
     "late_holder",
     "compat",
     "async_lease",
+    "sigterm",
     "objects",
     "limits",
     "http",
