@@ -53,20 +53,22 @@ class Candidate(FencedLock):
     """A thread's part in an election. ``stop`` is for other threads and for signal handlers.
 
     Attributes:
-        is_stopped: whether ``stop`` was called.
+        may_be_granted: whether it is in the queue, leaves it, or holds a lock that it will release at once.
     """
+
+    may_be_granted = False
 
     def __init__(self, lock: FencedLock) -> None:
         super().__init__(lock.coordinator, lock.resource)
         self._settings = lock._settings
-        self.is_stopped = False
+        self._is_stopped = False
         self._pause = Pause()
         self._waiter: Any = None
         self._is_leaving = False
 
     def stop(self) -> None:
         """End the campaign, or the pause before it. A term goes on until its function returns."""
-        self.is_stopped = True
+        self._is_stopped = True
         self._pause.end()
         waiter = self._waiter  # read after the flag was set: see _perform
         if waiter is not None:
@@ -90,7 +92,7 @@ class Candidate(FencedLock):
     def _perform(self, effect: Any) -> Any:
         waiter = getattr(effect, "waiter", None)
         self._waiter = waiter if hasattr(waiter, "notify") else None
-        if self.is_stopped and not self._is_leaving:  # read after the line above
+        if self._is_stopped and not self._is_leaving:  # read after the line above
             self._is_leaving = True  # once: the plan makes requests to leave the queue
             raise _Stopped
         return self._backend.perform(effect)
@@ -108,13 +110,14 @@ class AsyncCandidate(AsyncFencedLock):
     """A task's part in an election. ``stop`` is for its event loop, for other threads and for signal handlers.
 
     Attributes:
-        is_stopped: whether ``stop`` was called.
+        may_be_granted: whether it is in the queue, leaves it, or holds a lock that it will release at once.
     """
+
+    may_be_granted = False
 
     def __init__(self, lock: AsyncFencedLock) -> None:
         super().__init__(lock.coordinator, lock.resource)
         self._settings = lock._settings
-        self.is_stopped = False
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
         self._cancelling_before = 0 if self._task is None else self._task.cancelling()
@@ -122,7 +125,6 @@ class AsyncCandidate(AsyncFencedLock):
 
     def stop(self) -> None:
         """Cancel the campaign, the pause before it, or the term."""
-        self.is_stopped = True
         try:
             self._loop.call_soon_threadsafe(self._cancel)
         except RuntimeError:
