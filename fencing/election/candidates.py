@@ -77,8 +77,10 @@ class Candidate(FencedLock):
     def call(self, function: Callable[[Lease], object], lease: Lease) -> None:
         """Call what the leader does."""
         self.may_be_granted = False
-        not_a_coroutine(function(lease), function)
-        self.may_be_granted = True
+        try:
+            not_a_coroutine(function(lease), function)
+        finally:
+            self.may_be_granted = True  # its release is not answered yet
 
     def term(self) -> Hold:
         """Return the block of the next term."""
@@ -139,12 +141,14 @@ class AsyncCandidate(AsyncFencedLock):
     async def call(self, function: Callable[[AsyncLease], Awaitable[object]], lease: AsyncLease) -> None:
         """Call what the leader does."""
         self.may_be_granted = False
-        result: Any = function(lease)
-        if not isinstance(result, Awaitable):
-            kind = type(result).__name__
-            raise TypeError(f"run takes an async function: this one returned {kind}, which cannot be awaited")
-        await result
-        self.may_be_granted = True
+        try:
+            result: Any = function(lease)
+            if not isinstance(result, Awaitable):
+                kind = type(result).__name__
+                raise TypeError(f"run takes an async function: this one returned {kind}, which cannot be awaited")
+            await result
+        finally:
+            self.may_be_granted = True  # its release is not answered yet
 
     def term(self) -> AsyncHold:
         """Return the block of the next term."""
