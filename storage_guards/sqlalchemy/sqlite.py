@@ -122,6 +122,11 @@ class SQLiteMarks(Marks):
             self._confirm(connection)
         return super().prune(connection, pruning, seconds)
 
+    def prune_done(self, connection: Connection, resource: str, below: str, seconds: float) -> int:
+        with connection.begin():
+            self._confirm(connection)
+        return super().prune_done(connection, resource, below, seconds)
+
     def _confirm(self, connection: Connection) -> None:
         if not self._choice_is_confirmed:
             self._choice.of(self._visible_tables(connection))
@@ -182,7 +187,7 @@ class SQLiteMarks(Marks):
 @cache
 def _located_in(schema: str) -> Located:
     table = f"{quoted(schema)}.{TABLE}"
-    statements = statements_on(table, postgresql=False)
+    statements = statements_on(table, f"{quoted(schema)}.{DONE}", postgresql=False)
     prepared = prepare(statements)
     # sqlite3 takes values by their names, as text() does.
     return Located(schema, table, prepared, prepared, check=statements.check.format(**PLACES))

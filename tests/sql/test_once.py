@@ -1,0 +1,370 @@
+"""``once=``: of all blocks with one key at most one is committed, on every database and with every guard."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine, text
+from sqlalchemy.orm import Session
+
+from fencing import (
+    AlreadyDone,
+    Fence,
+    GuardNotEnforceable,
+    GuardUnavailable,
+    MemoryCoordinator,
+    OutcomeUnknown,
+    StaleFence,
+    TooOld,
+)
+from storage_guards import SQLAlchemyGuard
+from storage_guards.sql.pruning import BATCH
+from tests.support.lock_waits import until_locks_are_waited_for
+from tests.support.sql_ways import (
+    ADD,
+    MINE,
+    NEWER,
+    OTHER,
+    OVER_A_NETWORK,
+    THROUGH_SQLALCHEMY,
+    TO_POSTGRES,
+    Way,
+    WayLender,
+    ways,
+)
+
+DAY = "2026-11-23"
+OFTEN = ("psycopg", "sqlite", "aiomysql", "AsyncPsycopgGuard")
+
+
+@pytest.fixture(params=ways(*OFTEN))
+def way(request: pytest.FixtureRequest, sql_ways: WayLender) -> Iterator[Way]:
+    with sql_ways.lend(request.param) as way:
+        yield way
+        way.sql("DELETE FROM fencing_done")
+
+
+over_a_network = pytest.mark.parametrize("way", ways("psycopg", "PsycopgGuard", of=OVER_A_NETWORK), indirect=True)
+through_sqlalchemy = pytest.mark.parametrize("way", ways("psycopg", "sqlite", of=THROUGH_SQLALCHEMY), indirect=True)
+on_postgres = pytest.mark.parametrize("way", ways("psycopg", "AsyncPsycopgGuard", of=TO_POSTGRES), indirect=True)
+
+
+def run(way: Way, fence: Any, once: Any, **options: Any) -> None:
+    with way.begin(fence, once=once, **options) as block:
+        block.execute(ADD)
+
+
+def refused(way: Way, fence: Any, once: str, **options: Any) -> AlreadyDone:
+    before = way.sql("SELECT number, token, seq FROM fencing_marks ORDER BY resource"), way.total
+    with pytest.raises(AlreadyDone) as error, way.begin(fence, once=once, **options):
+        pytest.fail("the block has run")
+    after = way.sql("SELECT number, token, seq FROM fencing_marks ORDER BY resource"), way.total
+    assert after == before
+    return error.value
+
+
+def test_at_most_one_block_of_a_key_is_committed(way: Way) -> None:
+    way.claim(MINE)
+    run(way, MINE, DAY)
+    error = refused(way, NEWER, DAY, claim=True)
+    assert (error.resource, error.key, error.number, error.is_own) == ("orders:1", DAY, MINE.number, False)
+    assert abs(datetime.now(UTC) - error.at) < timedelta(minutes=5)
+    assert "go on without it" in str(error)
+    run(way, NEWER, "2026-11-24", claim=True)
+    run(way, OTHER, DAY, claim=True)
+    assert way.total == 3
+    with way.begin(NEWER) as block:  # without a key
+        block.execute(ADD)
+
+
+def test_what_was_rolled_back_was_not_done(way: Way) -> None:
+    with pytest.raises(ZeroDivisionError), way.begin(MINE, once=DAY, claim=True) as block:
+        block.call(lambda _: 1 / 0)
+    run(way, MINE, DAY, claim=True)
+    assert way.total == 1
+
+
+def test_the_fence_counts_before_the_key(way: Way) -> None:
+    run(way, MINE, DAY, claim=True)
+    way.claim(NEWER)
+    with pytest.raises(StaleFence):
+        run(way, MINE, DAY)
+
+
+def test_a_block_of_the_same_lease_has_done_it(way: Way) -> None:
+    """So a lost reply to its commit is no riddle: it has landed."""
+    run(way, MINE, DAY, claim=True)
+    error = refused(way, MINE, DAY)
+    assert error.is_own
+    assert "it has landed" in str(error)
+
+
+def test_one_statement(way: Way) -> None:
+    way.claim(MINE)
+    statement, values = way.statement(ADD)
+    assert way.side.call(way.guard.write, MINE, statement, values, once=DAY) == 1
+    way.side.expect(AlreadyDone, way.guard.write, MINE, statement, values, once=DAY)
+    way.side.expect(AlreadyDone, way.guard.write, NEWER, statement, values, claim=True, once=DAY)
+    assert way.total == 1
+
+
+def test_a_transaction_of_the_callers_own(sql_ways: WayLender) -> None:
+    with sql_ways.lend("psycopg") as way:
+        way.claim(MINE)
+        for done in (False, True):
+            with way.outside.connect() as connection:
+                if done:
+                    with pytest.raises(AlreadyDone):
+                        way.guard.advance(connection, MINE, once=DAY)
+                    connection.execute(text("SELECT 1"))  # the database has not ended the transaction
+                    continue
+                way.guard.advance(connection, MINE, once=DAY)
+                connection.execute(text(ADD))
+                connection.rollback()
+                way.guard.advance(connection, MINE, once=DAY)
+                connection.execute(text(ADD))
+                connection.commit()
+        assert way.total == 1
+        way.sql("DELETE FROM fencing_done")
+
+
+@through_sqlalchemy
+def test_sessions_and_functions(way: Way) -> None:
+    side, guard = way.side, way.guard
+
+    def add(connection: Any) -> Any:
+        return connection.execute(text(ADD))
+
+    way.claim(MINE)
+    if side.asynchronous:
+
+        async def in_a_session() -> None:
+            async with guard.session(MINE, once="s") as session:
+                await session.execute(text(ADD))
+
+        side.call(in_a_session)
+        side.expect(AlreadyDone, in_a_session)
+    else:
+        with guard.session(MINE, once="s") as session:
+            assert isinstance(session, Session)
+            session.execute(text(ADD))
+        with pytest.raises(AlreadyDone), guard.session(MINE, once="s"):
+            pytest.fail("the block has run")
+    side.call(guard.run, MINE, add, once="r")
+    side.expect(AlreadyDone, guard.run, MINE, add, once="r")
+    assert way.total == 2
+
+
+# Which of two comes first
+
+
+@over_a_network
+def test_who_waits_for_the_mark_finds_what_was_done_meanwhile(way: Way) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        with way.begin(MINE, once=DAY, claim=True) as block:
+            block.execute(ADD)
+            second = pool.submit(way.beside.write, NEWER, text(ADD), claim=True, once=DAY)
+            until_locks_are_waited_for(way.url)
+        with pytest.raises(AlreadyDone):
+            second.result()
+    assert way.total == 1
+
+
+@on_postgres
+def test_a_snapshot_of_before_is_no_way_around_the_floor(way: Way) -> None:
+    """Pruning changes the mark. At REPEATABLE READ, the check is refused then."""
+    run(way, MINE, DAY, claim=True)
+    engine = create_engine(way.url, isolation_level="REPEATABLE READ")
+    try:
+        with engine.connect() as connection:
+            connection.execute(text("SELECT 1"))
+            assert way.side.call(way.guard.prune_done, "orders:1", below="2026-11-24") == 1
+            with pytest.raises(GuardUnavailable):
+                way.beside.advance(connection, MINE, once=DAY)
+    finally:
+        engine.dispose()
+
+
+# Outcomes
+
+
+@pytest.mark.parametrize("lost", ["reply", "request"])
+def test_landed_knows_it_whatever_came_later(way: Way, lost: str) -> None:
+    """The mark forgets a write after 16 others. The row stays."""
+    way.claim(MINE)
+    way.lose(lost)
+    statement, values = way.statement(ADD)
+    error = way.side.expect(OutcomeUnknown, way.guard.write, MINE, statement, values, once=DAY)
+    assert error.once == DAY
+    assert pickle.loads(pickle.dumps(error)).once == DAY
+    landed = lost == "reply"
+    assert way.landed(error) is landed
+    if landed:
+        assert refused(way, MINE, DAY).is_own
+    else:
+        run(way, MINE, DAY)
+    for _ in range(17):
+        way.write_beside(MINE, ADD)
+    assert way.landed(error) is landed
+
+
+# Pruning
+
+
+def prune(way: Way, below: str, resource: str = "orders:1") -> int:
+    return int(way.side.call(way.guard.prune_done, resource, below=below))
+
+
+def test_pruning_raises_the_floor_of_the_keys(way: Way) -> None:
+    for key in ("2026-11-21", "2026-11-22", DAY):
+        run(way, MINE, key, claim=True)
+    run(way, OTHER, "2026-11-21", claim=True)
+    assert prune(way, DAY) == 2
+    assert prune(way, DAY) == 0
+    for late in ("2026-11-22", "2026-11-21", "2026-11-21b", "2025-12-31"):
+        with pytest.raises(TooOld) as error:
+            run(way, NEWER, late, claim=True)
+        assert (error.value.resource, error.value.key, error.value.floor) == ("orders:1", late, "2026-11-22")
+    refused(way, NEWER, DAY, claim=True)
+    refused(way, OTHER, "2026-11-21")
+    run(way, NEWER, "2026-11-22b", claim=True)  # above what was there, though it is below what was pruned
+    assert way.sql("SELECT count(*) FROM fencing_done WHERE number <> 0") == [(3,)]
+
+
+def test_the_floor_never_falls_and_leaves_no_trace_of_a_refusal(way: Way) -> None:
+    for key in ("b", "d"):
+        run(way, MINE, key, claim=True)
+    assert prune(way, "e") == 2
+    run(way, MINE, "e")
+    assert prune(way, "c") == 0
+    with pytest.raises(TooOld):
+        run(way, MINE, "c")
+    assert way.sql("SELECT count(*) FROM fencing_done WHERE number <> 0") == [(1,)]
+
+
+def test_keys_are_compared_byte_by_byte(way: Way) -> None:
+    """Whatever the language of the database: B comes before a, and ä after z."""
+    for key in ("B", "a", "z", "ä", "💥"):
+        run(way, MINE, key, claim=True)
+    assert prune(way, "b") == 2
+    refused(way, MINE, "ä")
+    assert prune(way, "ä") == 1
+    with pytest.raises(TooOld) as error:
+        run(way, MINE, "y")
+    assert error.value.floor == "z"
+    refused(way, MINE, "💥")
+    run(way, MINE, "ä' \\ %s :x")
+    assert refused(way, MINE, "ä' \\ %s :x").key == "ä' \\ %s :x"
+
+
+def test_without_a_mark_the_keys_stay(way: Way) -> None:
+    run(way, MINE, DAY, claim=True)
+    way.side.call(way.guard.prune, below=NEWER.number)
+    way._forget_acknowledged()
+    refused(way, NEWER, DAY, claim=True)
+    assert prune(way, "2026-11-24") == 1
+    with pytest.raises(TooOld):
+        run(way, NEWER, DAY, claim=True)
+
+
+@pytest.mark.thorough
+def test_many_keys_go_in_batches(way: Way) -> None:
+    way.claim(MINE)
+    rows = ", ".join(f"('orders:1', '{number:05d}', 1)" for number in range(BATCH + 5))
+    way.sql(f"INSERT INTO fencing_done (resource, once_key, number) VALUES {rows}")
+    assert prune(way, "99999") == BATCH + 5
+    with pytest.raises(TooOld) as error:
+        run(way, MINE, "00000")
+    assert error.value.floor == f"{BATCH + 4:05d}"
+
+
+# Misuse
+
+
+@pytest.fixture
+def guard(tmp_path: Path) -> Iterator[SQLAlchemyGuard]:
+    engine = create_engine(f"sqlite:///{tmp_path}/data.db")
+    guard = SQLAlchemyGuard(engine)
+    guard.create_tables()
+    yield guard
+    engine.dispose()
+
+
+@pytest.mark.parametrize(
+    ("once", "kind", "says"),
+    [
+        ("", ValueError, "not empty"),
+        ("a\0b", ValueError, "NUL"),
+        ("x" * 256, ValueError, "256 bytes"),
+        ("ä" * 128, ValueError, "256 bytes"),
+        ("\ud800", ValueError, "UTF-8"),
+        (20261123, TypeError, "not int"),
+        (b"2026", TypeError, "not bytes"),
+        (True, TypeError, "not bool"),
+        (datetime(2026, 11, 23).date(), TypeError, "not date"),
+    ],
+)
+def test_a_key_is_a_short_text(guard: SQLAlchemyGuard, once: Any, kind: type[Exception], says: str) -> None:
+    with pytest.raises(kind, match=says), guard.begin(MINE, claim=True, once=once):
+        pytest.fail("the block has run")
+    with pytest.raises(kind, match=says):
+        guard.prune_done("orders:1", below=once)
+
+
+def test_the_longest_key(way: Way) -> None:
+    run(way, MINE, "x" * 255, claim=True)
+    refused(way, MINE, "x" * 255)
+    run(way, MINE, "x" * 254)
+
+
+def test_a_key_belongs_to_one_lease(guard: SQLAlchemyGuard) -> None:
+    with pytest.raises(ValueError, match="exactly one lease, not 2"), guard.begin(MINE, OTHER, claim=True, once=DAY):
+        pytest.fail("the block has run")
+
+
+def test_a_table_that_is_missing_is_missed_by_nobody_else(way: Way) -> None:
+    way.spoil()
+    way.sql("DROP TABLE fencing_done")
+    way.claim(MINE)
+    assert way.write(MINE, ADD) == 1
+    with pytest.raises(GuardNotEnforceable, match=r"the table fencing_done is missing: call guard.create_tables\(\)"):
+        run(way, MINE, DAY)
+    way.side.call(way.guard.create_tables)
+    run(way, MINE, DAY)
+    way.sql("DELETE FROM fencing_done")
+
+
+@pytest.mark.thorough
+def test_a_table_of_an_earlier_program_is_named(way: Way) -> None:
+    way.spoil()
+    way.sql("ALTER TABLE fencing_done DROP COLUMN write_id")
+    with pytest.raises(GuardNotEnforceable, match="DROP TABLE fencing_done, and call"):
+        run(way, MINE, DAY, claim=True)
+
+
+def test_a_lease_knows_the_fence_that_it_had_before_a_reclaim(guard: SQLAlchemyGuard) -> None:
+    coordinator = MemoryCoordinator(guards=[guard])
+    with coordinator.lock("orders:1").hold() as lease:
+        with guard.begin(lease, once=DAY):
+            pass
+        again = lease.reclaim()
+        with pytest.raises(AlreadyDone) as error, guard.begin(again, once=DAY):
+            pytest.fail("the block has run")
+        assert error.value.is_own
+    with coordinator.lock("orders:1").hold() as other:
+        with pytest.raises(AlreadyDone) as error, guard.begin(other, once=DAY):
+            pytest.fail("the block has run")
+        assert not error.value.is_own
+    coordinator.close()
+
+
+def test_a_fence_of_the_same_number_is_of_another_resource(guard: SQLAlchemyGuard) -> None:
+    for name in ("a", "b"):
+        with guard.begin(Fence(name, 7, "a" * 22), claim=True, once=DAY):
+            pass
