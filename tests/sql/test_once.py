@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from psycopg.sql import SQL, Identifier
 from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session
+from sqlalchemy.pool import NullPool
 
 from fencing import (
     AlreadyDone,
@@ -25,6 +27,7 @@ from fencing import (
 )
 from storage_guards import SQLAlchemyGuard
 from storage_guards.sql.pruning import BATCH
+from tests.support.enforced import two_roles
 from tests.support.lock_waits import until_locks_are_waited_for
 from tests.support.sql_ways import (
     ADD,
@@ -368,3 +371,28 @@ def test_a_fence_of_the_same_number_is_of_another_resource(guard: SQLAlchemyGuar
     for name in ("a", "b"):
         with guard.begin(Fence(name, 7, "a" * 22), claim=True, once=DAY):
             pass
+
+
+def test_on_a_database_that_enforces(postgres_url: str) -> None:
+    """``enforce`` grants the application what it needs, also where it has no right by default. The owner prunes."""
+    with two_roles(postgres_url) as roles:
+        owner = roles.owners_guard()
+        owner.create_tables()
+        with roles.as_owner() as connection:
+            connection.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, total INTEGER NOT NULL)")
+            connection.execute("INSERT INTO orders VALUES (1, 0)")
+            connection.execute(SQL("REVOKE ALL ON fencing_done FROM {}").format(Identifier(roles.app)))
+        owner.enforce("orders", resource="'orders:' || id", role=roles.app)
+        engine = create_engine(roles.app_url, poolclass=NullPool)
+        for key, guard, statement in (
+            ("a", roles.apps_guard(), ADD),
+            ("b", SQLAlchemyGuard(engine), text(ADD)),
+        ):
+            assert guard.write(MINE, statement, claim=True, once=key) == 1
+            with pytest.raises(AlreadyDone):
+                guard.write(MINE, statement, once=key)
+            with pytest.raises(GuardNotEnforceable):
+                guard.prune_done("orders:1", below="z")
+        assert owner.prune_done("orders:1", below="z") == 2
+        with pytest.raises(TooOld):
+            roles.apps_guard().write(MINE, ADD, once="a")
