@@ -173,7 +173,11 @@ def test_one_rule_off(rule: Rule, say: Say) -> None:
     assert len(violation) == rule.found
 
 
-@pytest.mark.parametrize("options", [{"first": {"once": floor_first}}, {"prune_keys": without_the_mark}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{"first": {"once": floor_first}}, {"prune_keys": without_the_mark}],
+    ids=["the floor is looked at first", "pruning locks no mark"],
+)
 def test_one_of_two_rules_is_enough(options: dict[str, Any], say: Say) -> None:
     """The row before the floor, or the mark's lock for pruning: each one alone is enough."""
     result = explore(_pruned(**options), world_of=SQLWorld)
