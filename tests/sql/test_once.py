@@ -31,6 +31,7 @@ from tests.support.enforced import two_roles
 from tests.support.lock_waits import until_locks_are_waited_for
 from tests.support.sql_ways import (
     ADD,
+    EACH_DATABASE,
     MINE,
     NEWER,
     OTHER,
@@ -43,7 +44,7 @@ from tests.support.sql_ways import (
 )
 
 DAY = "2026-11-23"
-OFTEN = ("psycopg", "sqlite", "aiomysql", "AsyncPsycopgGuard")
+OFTEN = ("psycopg", "sqlite", "AsyncPsycopgGuard")
 
 
 @pytest.fixture(params=ways(*OFTEN))
@@ -53,6 +54,7 @@ def way(request: pytest.FixtureRequest, sql_ways: WayLender) -> Iterator[Way]:
         way.sql("DELETE FROM fencing_done")
 
 
+each_database = pytest.mark.parametrize("way", ways(*EACH_DATABASE), indirect=True)
 over_a_network = pytest.mark.parametrize("way", ways("psycopg", "PsycopgGuard", of=OVER_A_NETWORK), indirect=True)
 through_sqlalchemy = pytest.mark.parametrize("way", ways("psycopg", "sqlite", of=THROUGH_SQLALCHEMY), indirect=True)
 on_postgres = pytest.mark.parametrize("way", ways("psycopg", "AsyncPsycopgGuard", of=TO_POSTGRES), indirect=True)
@@ -72,6 +74,7 @@ def refused(way: Way, fence: Any, once: str, **options: Any) -> AlreadyDone:
     return error.value
 
 
+@each_database
 def test_at_most_one_block_of_a_key_is_committed(way: Way) -> None:
     way.claim(MINE)
     run(way, MINE, DAY)
@@ -100,6 +103,7 @@ def test_the_fence_counts_before_the_key(way: Way) -> None:
         run(way, MINE, DAY)
 
 
+@each_database
 def test_a_block_of_the_same_lease_has_done_it(way: Way) -> None:
     """So a lost reply to its commit is no riddle: it has landed."""
     run(way, MINE, DAY, claim=True)
@@ -224,6 +228,7 @@ def prune(way: Way, below: str, resource: str = "orders:1") -> int:
     return int(way.side.call(way.guard.prune_done, resource, below=below))
 
 
+@each_database
 def test_pruning_raises_the_floor_of_the_keys(way: Way) -> None:
     for key in ("2026-11-21", "2026-11-22", DAY):
         run(way, MINE, key, claim=True)
@@ -331,6 +336,7 @@ def test_a_key_belongs_to_one_lease(guard: SQLAlchemyGuard) -> None:
         pytest.fail("the block has run")
 
 
+@pytest.mark.parametrize("way", ways("sqlite"), indirect=True)
 def test_a_table_that_is_missing_is_missed_by_nobody_else(way: Way) -> None:
     way.spoil()
     way.sql("DROP TABLE fencing_done")
