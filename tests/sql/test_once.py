@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from psycopg.sql import SQL, Identifier
 from sqlalchemy import create_engine, text
@@ -29,6 +30,7 @@ from storage_guards import SQLAlchemyGuard
 from storage_guards.sql.pruning import BATCH
 from tests.support.enforced import two_roles
 from tests.support.lock_waits import until_locks_are_waited_for
+from tests.support.psycopg_database import dsn_of
 from tests.support.sql_ways import (
     ADD,
     EACH_DATABASE,
@@ -121,24 +123,28 @@ def test_one_statement(way: Way) -> None:
     assert way.total == 1
 
 
-def test_a_transaction_of_the_callers_own(sql_ways: WayLender) -> None:
-    with sql_ways.lend("psycopg") as way:
-        way.claim(MINE)
-        for done in (False, True):
-            with way.outside.connect() as connection:
-                if done:
-                    with pytest.raises(AlreadyDone):
-                        way.guard.advance(connection, MINE, once=DAY)
-                    connection.execute(text("SELECT 1"))  # the database has not ended the transaction
-                    continue
-                way.guard.advance(connection, MINE, once=DAY)
-                connection.execute(text(ADD))
-                connection.rollback()
-                way.guard.advance(connection, MINE, once=DAY)
-                connection.execute(text(ADD))
-                connection.commit()
-        assert way.total == 1
-        way.sql("DELETE FROM fencing_done")
+@pytest.mark.parametrize("way", ways("psycopg", "AsyncPsycopgGuard"), indirect=True)
+def test_a_transaction_of_the_callers_own(way: Way) -> None:
+    call, advance = way.side.call, way.guard.advance
+    way.claim(MINE)
+    if way.is_psycopg:
+        kind: Any = psycopg.AsyncConnection if way.side.asynchronous else psycopg.Connection
+        connection = call(kind.connect, dsn_of(way.url))
+    else:
+        connection = call(way.new_engine(way.direct).connect)
+    statement, _ = way.statement(ADD)
+    for end in (connection.rollback, connection.commit):
+        call(advance, connection, MINE, once=DAY)
+        call(connection.execute, statement)
+        call(end)
+    way.side.expect(AlreadyDone, advance, connection, MINE, once=DAY)
+    call(connection.execute, statement)  # the database has not ended the transaction
+    call(connection.rollback)
+    assert prune(way, "2026-11-24") == 1
+    way.side.expect(TooOld, advance, connection, MINE, once=DAY)
+    call(connection.rollback)
+    call(connection.close)
+    assert way.total == 1
 
 
 @through_sqlalchemy
