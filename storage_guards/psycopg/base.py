@@ -12,6 +12,7 @@ from fencing.kernel.errors import OutcomeUnknown
 from fencing.kernel.fence import Fence, HasFence, Mark
 from storage_guards.bounds import fences_of, wait_seconds
 from storage_guards.continuity import Continuity
+from storage_guards.once import check_once
 from storage_guards.psycopg import plans
 from storage_guards.psycopg.errors import PsycopgErrors
 from storage_guards.psycopg.sources import address_of
@@ -20,7 +21,7 @@ from storage_guards.psycopg.transaction import PsycopgTransaction
 from storage_guards.psycopg.wire import perform
 from storage_guards.sql.base import OperationsBase
 from storage_guards.sql.errors import NOTHING_WRITTEN
-from storage_guards.sql.once import check_once, plan_prune_done
+from storage_guards.sql.once import plan_prune_done
 from storage_guards.sql.plans import Batch, Plan, plan_batch, plan_create, plan_mark, plan_prune, plan_settle
 from storage_guards.sql.pruning import Pruning, on_postgresql
 from storage_guards.sql.schema import Choice
@@ -61,7 +62,7 @@ class PsycopgBase(OperationsBase):
         else:
             fences, seconds = fences_of(holders), wait_seconds(holders, self._timeout, timeout)
         if once is not None:
-            check_once(once, fences)
+            check_once(once, holders)
         errors = PsycopgErrors(fences, seconds)
         return PsycopgTransaction(
             self._access,

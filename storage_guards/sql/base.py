@@ -14,9 +14,9 @@ from fencing.kernel.errors import OutcomeUnknown
 from fencing.kernel.fence import Fence, check_resource
 from fencing.kernel.process import OfThisProcess
 from storage_guards.bounds import check_timeout, check_unknown, wait_seconds
+from storage_guards.once import check_key
 from storage_guards.sql.enforcement import enforce, question_for_forgers
 from storage_guards.sql.errors import ASK_AGAIN, NOTHING_WRITTEN, ErrorContext
-from storage_guards.sql.once import check_key
 from storage_guards.sql.pruning import Pruning, check_pruning
 from storage_guards.sql.schema import check_schema
 

@@ -1,4 +1,4 @@
-"""What is done once per key: the rule as plans, and its arguments. No I/O; no driver is known here.
+"""What is done once per key: the rule as plans. No I/O; no driver is known here.
 
 A block with ``once=`` inserts a row for its key, in its own transaction, under its one fence. So the row is there if
 and only if the block's writes are. Four rules make that exact:
@@ -15,50 +15,23 @@ and only if the block's writes are. Four rules make that exact:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from datetime import UTC, datetime
-from typing import Literal, NoReturn
+from typing import Literal
 
-from fencing.kernel.errors import AlreadyDone, GuardUnavailable, TooOld
-from fencing.kernel.fence import Fence
+from fencing.kernel.errors import GuardUnavailable, TooOld
+from fencing.kernel.fence import Fence, HasFence
+from storage_guards.once import already_done
 from storage_guards.sql.outcome import FLOOR, Admitted
 from storage_guards.sql.plans import Ask, Plan, Statement
 from storage_guards.sql.pruning import BATCH
-from storage_guards.sql.table import MOST_KEY_BYTES
 
 
-def check_once(key: object, fences: Sequence[Fence]) -> None:
-    """Raise TypeError or ValueError where a block cannot be done once under this key."""
-    check_key(key, "once")
-    if len(fences) != 1:
-        raise ValueError(
-            f"once= takes exactly one lease, not {len(fences)}: what is done once is kept under the name of one "
-            f"resource; begin the block with that lease alone, or hold one lock for all of it"
-        )
-
-
-def check_key(key: object, name: str) -> str:
-    """Return a key of something that is done once. Raise TypeError or ValueError where it is none."""
-    if not isinstance(key, str):
-        raise TypeError(f'{name} is a str such as "2026-11-23", not {type(key).__name__}')
-    if not key or "\0" in key:
-        raise ValueError(f"{name} is a text that is not empty, and has no NUL in it, such as 2026-11-23")
-    try:
-        size = len(key.encode())
-    except UnicodeEncodeError as error:
-        raise ValueError(f"{name} is no text that can be encoded as UTF-8: {key!r}") from error
-    if size > MOST_KEY_BYTES:
-        raise ValueError(f"{name} has {size} bytes, and {MOST_KEY_BYTES} are the most: use a digest of it")
-    return key
-
-
-def plan_once(admitted: Admitted, key: str, own: Collection[int]) -> Plan[None]:
+def plan_once(admitted: Admitted, key: str, holder: Fence | HasFence) -> Plan[None]:
     """Note that the key is done, in the transaction that has just admitted the fence, and so has its mark locked.
 
     Args:
         admitted: the only fence of the block.
         key: of what is done once.
-        own: the numbers of this fence, and of those that its lease had before.
+        holder: the lease or fence that the caller passed.
 
     Raises:
         AlreadyDone: it was done before.
@@ -71,22 +44,11 @@ def plan_once(admitted: Admitted, key: str, own: Collection[int]) -> Plan[None]:
 
     noted, done, floor = yield Ask([on("note_done"), on("read_done", after="refused"), on("key_floor")])
     if noted is None:
-        _refuse(fence, key, done, own)
+        if done is None:  # somebody deletes rows by hand
+            raise GuardUnavailable(f"what is noted of {key!r} has just gone; retry", resource=fence.resource)
+        raise already_done(holder, key, int(done[0]), int(done[2]))
     if floor is not None:
         raise TooOld(resource=fence.resource, key=key, floor=floor[0])
-
-
-def _refuse(fence: Fence, key: str, done: Sequence[object] | None, own: Collection[int]) -> NoReturn:
-    if done is None:  # somebody deletes rows by hand
-        raise GuardUnavailable(f"what is noted of {key!r} has just gone; retry", resource=fence.resource)
-    number, _, second = done[:3]
-    raise AlreadyDone(
-        resource=fence.resource,
-        key=key,
-        number=int(str(number)),
-        at=datetime.fromtimestamp(int(str(second)), UTC),
-        is_own=int(str(number)) in own,
-    )
 
 
 def plan_prune_done(resource: str, below: str) -> Plan[int]:

@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 
 from fencing.kernel.fence import MAX_NUMBER, MAX_RESOURCE_BYTES
 from storage_guards.continuity import ID_CHARACTERS
+from storage_guards.once import MOST_KEY_BYTES
 from storage_guards.sql.outcome import REMEMBERED_CHARACTERS, TABLE
 
 DatabaseName = Literal["postgresql", "sqlite", "mysql"]
@@ -38,9 +39,6 @@ FUNCTIONS = (
 NAMES_OF_FUNCTIONS = ", ".join(f"'{name}'" for name in FUNCTIONS)
 
 DONE = "fencing_done"
-
-MOST_KEY_BYTES = 255
-"""The longest key of something that is done once."""
 
 
 class Column(NamedTuple):

@@ -232,8 +232,7 @@ class GuardedTransaction(ABC, Generic[M]):
 
     def plan_once(self, admitted: Admitted, key: str) -> Plan[None]:
         """Note that the block's key is done. Raise AlreadyDone where it was done before."""
-        [holder] = self._holders
-        return plan_once(admitted, key, (admitted.fence.number, *getattr(holder, "_earlier_numbers", ())))
+        return plan_once(admitted, key, self._holders[0])
 
     def note_commit(self) -> None:
         """Note that the database has acknowledged the commit."""

@@ -19,9 +19,9 @@ from fencing.sql.files import follow
 from fencing.sql.statement_thread import StatementThread
 from storage_guards.bounds import fences_of, wait_seconds
 from storage_guards.continuity import Continuity
+from storage_guards.once import check_once
 from storage_guards.sql.base import Operation, OperationsBase
 from storage_guards.sql.errors import NOTHING_WRITTEN
-from storage_guards.sql.once import check_once
 from storage_guards.sql.plans import NESTED
 from storage_guards.sql.pruning import Pruning
 from storage_guards.sql.schema import check_schema
@@ -107,7 +107,7 @@ class SQLAlchemyBase(OperationsBase):
         if max_seconds < seconds:
             seconds = max(max_seconds, LEAST_SECONDS)
         if once is not None:
-            check_once(once, fences)
+            check_once(once, holders)
         errors = SQLAlchemyErrors(fences, seconds)
         return SQLAlchemyTransaction(
             self._marks,

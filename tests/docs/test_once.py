@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine, text
 
-from fencing import MemoryCoordinator, TooOld
-from storage_guards import SQLAlchemyGuard
+from examples.servers import RedisServer
+from fencing import AlreadyDone, MemoryCoordinator, RedisCoordinator, TooOld
+from storage_guards import RedisGuard, SQLAlchemyGuard
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "guards" / "once.md").read_text("utf-8")
-JOB, LOST, PRUNE = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+JOB, LOST, PRUNE, IN_REDIS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
 @pytest.fixture
@@ -52,3 +53,12 @@ def test_the_examples_work(names: dict[str, Any], capsys: pytest.CaptureFixture[
     assert names["deleted"] == 1
     with pytest.raises(TooOld):
         exec(JOB, names)
+
+
+def test_the_example_in_redis(any_redis: RedisServer) -> None:
+    client: Any = any_redis.client()
+    guard = RedisGuard(client)
+    with RedisCoordinator(client, guards=[guard]) as coordinator:
+        for _ in range(2):
+            exec(IN_REDIS, {"redis_coordinator": coordinator, "redis_guard": guard, "AlreadyDone": AlreadyDone})
+    assert client.get("total:42") == b"10"

@@ -139,7 +139,7 @@ class SQLProgram:
     check: Callable[..., Plan[Any]] = plans.plan_check
     settle: Callable[[OutcomeUnknown], Plan[bool | None]] = plans.plan_settle
     batch: Callable[[str, PruningStatements], Plan[plans.Batch]] = plans.plan_batch
-    enter: Callable[[SQLProgram, Fence], Plan[Admitted]] | None = None
+    enter: Callable[[SQLProgram, Fence], Plan[Any]] | None = None
     once: Callable[..., Plan[None]] = plan_once
     prune_keys: Callable[[str, str], Plan[int]] = plan_prune_done
 
@@ -228,10 +228,10 @@ def once_writer(program: SQLProgram, client: int) -> Moves:
     yield Ask([], ends="ROLLBACK")
 
 
-def _enter(program: SQLProgram, fence: Fence) -> Plan[Admitted]:
+def _enter(program: SQLProgram, fence: Fence) -> Plan[Any]:
     """Check the fence, and note the key, as the guards do."""
     [admitted] = yield from program.claim([fence], 1) if program.claims == "at once" else program.check([fence])
-    yield from program.once(admitted, KEY, (fence.number,))
+    yield from program.once(admitted, KEY, fence)
     return admitted
 
 

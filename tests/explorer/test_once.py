@@ -3,7 +3,7 @@ is found that does it twice, or never."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -73,32 +73,32 @@ def on(name: str, fence: Fence, write: str = "") -> Statement:
     return Statement(name, fence.resource, fence.number, fence.token, write, key=KEY)
 
 
-def conflict_ignored(admitted: Admitted, key: str, own: Collection[int]) -> Plan[None]:
+def conflict_ignored(admitted: Admitted, key: str, holder: Fence) -> Plan[None]:
     yield Ask([on("note_done", admitted.fence, admitted.write_id), on("key_floor", admitted.fence)])
 
 
-def looked_for_before(program: SQLProgram, fence: Fence) -> Plan[Admitted]:
+def looked_for_before(program: SQLProgram, fence: Fence) -> Plan[Any]:
     """The row is looked for before the lock, and what came meanwhile is not noticed."""
     [done] = yield Ask([on("read_done", fence)], begins=True)
     if done is not None:
-        yield from plan_once(Admitted(fence, 0, "", None), KEY, (fence.number,))
+        yield from plan_once(Admitted(fence, 0, "", None), KEY, fence)
     [admitted] = yield from program.claim([fence], 1)
-    yield from conflict_ignored(admitted, KEY, ())
+    yield from conflict_ignored(admitted, KEY, fence)
     return admitted
 
 
-def noted_in_its_own_transaction(program: SQLProgram, fence: Fence) -> Plan[Admitted]:
+def noted_in_its_own_transaction(program: SQLProgram, fence: Fence) -> Plan[Any]:
     [admitted] = yield from program.check([fence])
-    yield from plan_once(admitted, KEY, (fence.number,))
+    yield from plan_once(admitted, KEY, fence)
     yield Ask([], ends="COMMIT")
     [admitted] = yield from program.check([fence])
     return admitted
 
 
-def floor_first(admitted: Admitted, key: str, own: Collection[int]) -> Plan[None]:
+def floor_first(admitted: Admitted, key: str, holder: Fence) -> Plan[None]:
     [floor] = yield Ask([on("key_floor", admitted.fence)])
     [noted, done] = yield Ask([on("note_done", admitted.fence, admitted.write_id), on("read_done", admitted.fence)])
-    understand = plan_once(admitted, key, own)
+    understand = plan_once(admitted, key, holder)
     next(understand)
     with suppress(StopIteration):
         understand.send([noted, done, floor])

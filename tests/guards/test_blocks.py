@@ -114,9 +114,9 @@ def test_fenced_without_with() -> None:
 @pytest.mark.parametrize("kind", [*SYNC, *ASYNC])
 def test_a_guard_without_once_says_which_guards_have_it(kind: str, tmp_path: Path) -> None:
     begin = guard_of(kind, tmp_path).begin
-    if kind.endswith(("PsycopgGuard", "SQLAlchemyGuard")):
+    if kind.endswith(("PsycopgGuard", "RedisGuard", "SQLAlchemyGuard")):
         with pytest.warns(RuntimeWarning, match="never entered"):
             begin(MINE, once="2026-11-23")
         return
-    with pytest.raises(TypeError, match="SQLAlchemyGuard, PsycopgGuard and their asyncio twins can"):
+    with pytest.raises(TypeError, match="SQLAlchemyGuard, PsycopgGuard, RedisGuard and their asyncio twins can"):
         begin(MINE, once="2026-11-23")

@@ -1358,6 +1358,20 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/sql/test_once.py::test_pruning_raises_the_floor_of_the_keys[sqlite]",),
     ),
     Mutant(
+        "what-was-done-once-in-redis-is-done-again",
+        "storage_guards/redis/lua/once.lua",
+        "if before then return {'done', before} end",
+        "if before == '' then return {'done', before} end",
+        ("tests/redis_guard/test_once.py::test_at_most_one_write_of_a_key_is_accepted[sync]",),
+    ),
+    Mutant(
+        "keys-that-went-in-redis-have-no-floor",
+        "storage_guards/redis/lua/once.lua",
+        "redis.call('HSET', done, '', lowest)",
+        "redis.call('HSET', done, '', floor or '')",
+        ("tests/redis_guard/test_once.py::test_the_lowest_keys_go_first[sync]",),
+    ),
+    Mutant(
         "pruning-keys-does-not-lock-the-mark",
         "storage_guards/sql/once.py",
         'yield Ask([on("lock_mark")], begins=True, read_committed=True)',

@@ -396,10 +396,11 @@ def test_on_a_database_that_enforces(postgres_url: str) -> None:
             connection.execute(SQL("REVOKE ALL ON fencing_done FROM {}").format(Identifier(roles.app)))
         owner.enforce("orders", resource="'orders:' || id", role=roles.app)
         engine = create_engine(roles.app_url, poolclass=NullPool)
-        for key, guard, statement in (
+        guards: list[tuple[str, Any, Any]] = [
             ("a", roles.apps_guard(), ADD),
             ("b", SQLAlchemyGuard(engine), text(ADD)),
-        ):
+        ]
+        for key, guard, statement in guards:
             assert guard.write(MINE, statement, claim=True, once=key) == 1
             with pytest.raises(AlreadyDone):
                 guard.write(MINE, statement, once=key)
