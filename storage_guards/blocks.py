@@ -144,8 +144,8 @@ def _takes_once(function: Callable[..., Any]) -> bool:
 def _refuse_once(options: Mapping[str, object]) -> None:
     if "once" in options:
         raise TypeError(
-            "this guard cannot do a block once per key: SQLAlchemyGuard, PsycopgGuard, RedisGuard and their asyncio "
-            "twins can, for data of their own (docs/guards/once.md)"
+            "this guard cannot do a block once per key: SQLAlchemyGuard, PsycopgGuard, RedisGuard, the publish() of "
+            "ObjectStoreGuard, and their asyncio twins can (docs/guards/once.md)"
         )
 
 

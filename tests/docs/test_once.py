@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from obstore.store import MemoryStore
 from sqlalchemy import create_engine, text
 
 from examples.servers import RedisServer
 from fencing import AlreadyDone, MemoryCoordinator, RedisCoordinator, TooOld
-from storage_guards import RedisGuard, SQLAlchemyGuard
+from storage_guards import ObjectStoreGuard, RedisGuard, SQLAlchemyGuard
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "guards" / "once.md").read_text("utf-8")
-JOB, LOST, PRUNE, IN_REDIS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+JOB, LOST, PRUNE, IN_REDIS, PUBLISHED = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
 @pytest.fixture
@@ -62,3 +63,15 @@ def test_the_example_in_redis(any_redis: RedisServer) -> None:
         for _ in range(2):
             exec(IN_REDIS, {"redis_coordinator": coordinator, "redis_guard": guard, "AlreadyDone": AlreadyDone})
     assert client.get("total:42") == b"10"
+
+
+def test_the_example_of_a_publication() -> None:
+    guard = ObjectStoreGuard(MemoryStore())
+    with MemoryCoordinator(guards=[guard]) as coordinator:
+        made = []
+        for _ in range(2):
+            exec(PUBLISHED, {"object_coordinator": coordinator, "object_guard": guard, "AlreadyDone": AlreadyDone})
+            made.append(guard.read("report"))
+    assert made[0] is not None
+    assert made[0] == made[1]
+    assert made[0].read("report.csv").startswith(b"day,total")

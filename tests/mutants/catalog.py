@@ -1372,6 +1372,13 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/redis_guard/test_once.py::test_the_lowest_keys_go_first[sync]",),
     ),
     Mutant(
+        "what-was-published-once-is-published-again",
+        "storage_guards/objects/plans.py",
+        "if once is not None and now is not None:",
+        "if once is not None and now is holder:",
+        ("tests/objects/test_once.py::test_at_most_one_publication_of_a_key_becomes_current[sync]",),
+    ),
+    Mutant(
         "pruning-keys-does-not-lock-the-mark",
         "storage_guards/sql/once.py",
         'yield Ask([on("lock_mark")], begins=True, read_committed=True)',

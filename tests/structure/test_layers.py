@@ -189,7 +189,7 @@ ROOMS = {
     "storage_guards.bounds": Room((KERNEL,)),
     "storage_guards.blocks": Room((KERNEL,)),
     "storage_guards.continuity": Room((KERNEL,)),
-    "storage_guards.kept": Room((KERNEL,)),
+    "storage_guards.kept": Room((KERNEL, "storage_guards.once")),
     "storage_guards.once": Room((KERNEL,)),
     "storage_guards.sending": Room((KERNEL,)),
     "storage_guards.memory": Room((KERNEL, "storage_guards.blocks", "storage_guards.bounds")),
