@@ -288,7 +288,7 @@ class MySQLMarks(Marks):
     def _execute_once(self, connection: Connection, texts: MySQLStatements, statement: Statement) -> Any:
         """Execute a statement on what is done once. An INSERT tells by no number whether there was a row already, so
         that is read behind it: it has the id of this write, or of another."""
-        values = _values_of(statement)
+        values = {**_values_of(statement), "key": f"'{statement.key.encode().hex()}'"}
         row = fetch_directly(connection, getattr(texts.rule, statement.name).format(**values))
         if statement.name not in ("note_done", "read_done"):
             return row
@@ -415,7 +415,6 @@ def _values_of(statement: Statement) -> dict[str, Any]:
         "token": f"'{statement.token}'",
         "write": f"'{statement.write}'",
         "writes": statement.writes,
-        "key": f"'{statement.key.encode().hex()}'",
     }
 
 
