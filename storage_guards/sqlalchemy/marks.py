@@ -47,6 +47,7 @@ from storage_guards.sql.verify import (
     missing_done,
     other_tables,
     report,
+    unfit_done,
 )
 from storage_guards.sqlalchemy.waits import Bounded
 
@@ -424,7 +425,8 @@ class Marks(ABC):
         self._located = located = self._statements_in(self._choice.of(visible))
         floor = self.perform(connection, plan_floor(located.table), writes=True)
         found = [*floor, *self._check_catalog(connection), *other_tables(other_mark_tables(visible, located.schema))]
-        found += missing_done(visible.everywhere[located.schema].done is not None)
+        is_done = visible.everywhere[located.schema].done is not None
+        found += [*missing_done(is_done), *(unfit_done(self._key_of_done(connection)) if is_done else ())]
         if not floor:  # otherwise the trial claims would be refused
             found += self.perform(connection, plan_trial(f"verify:{secrets.token_hex(8)}"))
         return report(self.dialect.title(connection), found, f"{located.schema}.{TABLE}")
@@ -437,6 +439,10 @@ class Marks(ABC):
     def _statements(self, connection: Connection, enforced: bool, joined: bool = False) -> Any:
         located = self.locate(connection)
         return located.calls if enforced else located.direct
+
+    def _key_of_done(self, connection: Connection) -> Sequence[str]:
+        """Return the columns of the primary key of the table of what was done once."""
+        raise NotImplementedError  # PostgreSQL has a verify of its own
 
     def _check_catalog(self, connection: Connection) -> Iterable[Finding]:
         """Yield the findings in the catalog and the settings."""

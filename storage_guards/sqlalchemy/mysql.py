@@ -36,7 +36,7 @@ from storage_guards.sqlalchemy.mariadb import (
 )
 from storage_guards.sqlalchemy.marks import Located, Marks
 from storage_guards.sqlalchemy.mysql_bounds import MySQLBounds
-from storage_guards.sqlalchemy.mysql_catalog import check_catalog
+from storage_guards.sqlalchemy.mysql_catalog import check_catalog, key_of
 from storage_guards.sqlalchemy.table import PLACES, tables_of
 
 MOST_SEEN = 1024
@@ -361,6 +361,9 @@ class MySQLMarks(Marks):
 
     def _batch(self, table: str, pruning: Pruning) -> Plan[Batch]:
         return plan_batch_of_mysql(table, pruning)
+
+    def _key_of_done(self, connection: Connection) -> Sequence[str]:
+        return key_of(connection, self.locate(connection).schema, DONE)
 
     def _check_catalog(self, connection: Connection) -> Iterator[Finding]:
         located = self.locate(connection)

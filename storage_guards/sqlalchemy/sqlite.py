@@ -156,6 +156,10 @@ class SQLiteMarks(Marks):
     def _batch(self, table: str, pruning: Pruning) -> Plan[Batch]:
         return plan_batch(table, on_sqlite(table, pruning))
 
+    def _key_of_done(self, connection: Connection) -> Sequence[str]:
+        home = quoted(self.locate(connection).schema)
+        return [row.name for row in connection.exec_driver_sql(f"PRAGMA {home}.table_info({DONE})") if row.pk]
+
     def _check_catalog(self, connection: Connection) -> Iterator[Finding]:
         located = self.locate(connection)
         home, table = quoted(located.schema), located.table

@@ -356,6 +356,20 @@ def test_a_table_that_is_missing_is_missed_by_nobody_else(way: Way) -> None:
 
 
 @pytest.mark.thorough
+def test_verify_finds_a_table_without_its_key(way: Way) -> None:
+    assert not [each for each in way.side.call(way.guard.verify).findings if "fencing_done" in each.problem]
+    way.spoil()
+    way.sql("CREATE TABLE copied AS SELECT * FROM fencing_done")
+    way.sql("DROP TABLE fencing_done")
+    way.sql("ALTER TABLE copied RENAME TO fencing_done")
+    way.sql("ALTER TABLE fencing_done DROP COLUMN version")
+    way.sql("ALTER TABLE fencing_done ADD COLUMN version SMALLINT DEFAULT 1 NOT NULL")
+    [found] = [each for each in way.side.call(way.new_guard().verify).findings if "fencing_done" in each.problem]
+    assert "the primary key of fencing_done is not (resource, once_key)" in found.problem
+    assert found.threatens == "upkeep"
+
+
+@pytest.mark.thorough
 def test_a_table_of_an_earlier_program_is_named(way: Way) -> None:
     way.spoil()
     way.sql("ALTER TABLE fencing_done DROP COLUMN write_id")
