@@ -145,7 +145,7 @@ def _refuse_once(options: Mapping[str, object]) -> None:
     if "once" in options:
         raise TypeError(
             "this guard cannot do a block once per key: SQLAlchemyGuard, PsycopgGuard, RedisGuard, the publish() of "
-            "ObjectStoreGuard, and their asyncio twins can (docs/guards/once.md)"
+            "ObjectStoreGuard, MemoryGuard, and their asyncio twins can (docs/guards/once.md)"
         )
 
 

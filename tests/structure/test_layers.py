@@ -192,7 +192,7 @@ ROOMS = {
     "storage_guards.kept": Room((KERNEL, "storage_guards.once")),
     "storage_guards.once": Room((KERNEL,)),
     "storage_guards.sending": Room((KERNEL,)),
-    "storage_guards.memory": Room((KERNEL, "storage_guards.blocks", "storage_guards.bounds")),
+    "storage_guards.memory": Room((KERNEL, "storage_guards.blocks", "storage_guards.bounds", "storage_guards.once")),
     "storage_guards.testing": Room((KERNEL, "fencing.testing.contract"), ("pytest",)),
     "storage_guards.sql": Room((KERNEL, "fencing.sql.errors", *SHARED)),
     "storage_guards.sqlalchemy": Room((KERNEL, "fencing.sql", *SHARED, "storage_guards.sql"), ("sqlalchemy",)),
