@@ -14,6 +14,9 @@ __version__: str
 if TYPE_CHECKING:
     from fencing.coordinator import Coordinator as Coordinator
     from fencing.coordinator_async import AsyncCoordinator as AsyncCoordinator
+    from fencing.election.election import Election as Election
+    from fencing.election.election_async import AsyncElection as AsyncElection
+    from fencing.election.terms import Leader as Leader
     from fencing.etcd.coordinator import EtcdCoordinator as EtcdCoordinator
     from fencing.etcd.coordinator_async import AsyncEtcdCoordinator as AsyncEtcdCoordinator
     from fencing.kernel.errors import AlreadyDone as AlreadyDone
@@ -49,6 +52,7 @@ if TYPE_CHECKING:
     from fencing.redis.coordinator_async import AsyncRedisCoordinator as AsyncRedisCoordinator
     from fencing.redlock.coordinator import RedlockCoordinator as RedlockCoordinator
     from fencing.redlock.coordinator_async import AsyncRedlockCoordinator as AsyncRedlockCoordinator
+    from fencing.sigterm import on_sigterm as on_sigterm
     from fencing.sql.coordinator import SQLCoordinator as SQLCoordinator
     from fencing.sql.coordinator_async import AsyncSQLCoordinator as AsyncSQLCoordinator
     from fencing.zookeeper.coordinator import ZooKeeperCoordinator as ZooKeeperCoordinator
@@ -73,6 +77,9 @@ _HOME = {
     "kernel.fence": ("Fence", "Mark"),
     "coordinator": ("Coordinator",),
     "coordinator_async": ("AsyncCoordinator",),
+    "election.election": ("Election",),
+    "election.election_async": ("AsyncElection",),
+    "election.terms": ("Leader",),
     "etcd.coordinator": ("EtcdCoordinator",),
     "etcd.coordinator_async": ("AsyncEtcdCoordinator",),
     "locks.backend": ("ForcedRelease", "Holder"),
@@ -89,6 +96,7 @@ _HOME = {
     "redis.coordinator_async": ("AsyncRedisCoordinator",),
     "redlock.coordinator": ("RedlockCoordinator",),
     "redlock.coordinator_async": ("AsyncRedlockCoordinator",),
+    "sigterm": ("on_sigterm",),
     "sql.coordinator": ("SQLCoordinator",),
     "sql.coordinator_async": ("AsyncSQLCoordinator",),
     "zookeeper.coordinator": ("ZooKeeperCoordinator",),

@@ -10,11 +10,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from functools import lru_cache, partial
 from types import TracebackType
-from typing import Self, Unpack, overload
+from typing import TYPE_CHECKING, Literal, Never, Self, Unpack, overload
 
 from fencing.kernel.effects import run
 from fencing.kernel.errors import FencingError
 from fencing.kernel.fence import Fence
+from fencing.locks import plans
 from fencing.locks.arguments import check_adoptable, without_reentrant
 from fencing.locks.backend import Backend, ForcedRelease, Holder
 from fencing.locks.coordinator import CoordinatorBase
@@ -24,11 +25,14 @@ from fencing.locks.hold_several import HoldAll
 from fencing.locks.lease import Lease
 from fencing.locks.listing import Pattern, check_listing, plan_page
 from fencing.locks.lock import FencedLock
-from fencing.locks.locked import MOST_NAMES, Decorator, check_template, locked
+from fencing.locks.locked import MOST_NAMES, Busy, Decorator, check_busy, check_template, locked
 from fencing.locks.renewal import Renewal
 from fencing.locks.settings import CoordinatorOptions, LockOptions, check_timeout
 from fencing.locks.several import check_locks, check_names
 from fencing.locks.signatures import show_options
+
+if TYPE_CHECKING:  # loaded by who uses it
+    from fencing.election.election import Election
 
 
 class Coordinator(CoordinatorBase):
@@ -121,15 +125,36 @@ class Coordinator(CoordinatorBase):
         options = without_reentrant(options, "hold_all")
         return HoldAll(check_locks([self.lock(each, **options) for each in check_names(resources)]), timeout)
 
+    @overload
+    def locked(
+        self,
+        resource: str,
+        timeout: float | None = None,
+        *,
+        busy: Literal["raise"] = "raise",
+        reentrant: bool = False,
+        **options: Unpack[LockOptions],
+    ) -> Decorator[Never]: ...
+    @overload
+    def locked(
+        self,
+        resource: str,
+        timeout: float | None = None,
+        *,
+        busy: Busy,
+        reentrant: bool = False,
+        **options: Unpack[LockOptions],
+    ) -> Decorator[None]: ...
     @show_options(LockOptions)
     def locked(
         self,
         resource: str,
         timeout: float | None = None,
         *,
+        busy: Busy = "raise",
         reentrant: bool = False,
         **options: Unpack[LockOptions],
-    ) -> Decorator:
+    ) -> Decorator[None]:
         """Decorate a function: each call holds the lock that its arguments name, as :meth:`hold` does.
 
         A parameter named ``lease`` is passed the lease, and callers leave it out::
@@ -140,23 +165,50 @@ class Coordinator(CoordinatorBase):
         Args:
             resource: the name of what is protected. ``{order_id}`` stands for the argument of that parameter, as in
                 ``str.format``.
-            timeout: seconds to wait, claims included; None waits for ever, 0 tries once.
+            timeout: seconds to wait, claims included; None waits for ever, or not at all with ``busy="skip"``. 0 tries
+                once.
+            busy: ``"raise"``: a call that does not get the lock raises NotAcquired. ``"skip"``: if another holder has
+                it, or ``max_waiters`` wait for it, the function is not called, and the call returns None. Every other
+                error is raised with both: with CoordinatorUnavailable, nobody may have done the work.
             reentrant: as of :meth:`lock`.
             options: as of :meth:`lock`.
 
         Raises:
             TypeError: the function is async, a generator or no function, or has no such parameter. Change it as the
                 message says. Each call raises what ``hold`` and the function raise.
+            ValueError: an argument has a wrong value. Correct it as the message says.
         """
         check_template(resource)
         self.lock("checked now", reentrant=reentrant, **options)
         check_timeout(timeout)
+        if check_busy(busy) == "skip" and timeout is None:
+            timeout = 0
         lock_of = lru_cache(MOST_NAMES)(lambda name: self.lock(name, reentrant=reentrant, **options))
 
         def hold(name: str) -> AbstractContextManager[Lease]:
             return lock_of(name).hold(timeout)
 
-        return partial(locked, hold, resource)
+        return partial(locked, hold, resource, busy)
+
+    @show_options(LockOptions)
+    def election(self, name: str, *, value: str | None = None, **options: Unpack[LockOptions]) -> Election:
+        """Return an election: of all replicas that take part in the one of this name, one leads at a time.
+
+        Args:
+            name: of the election, which is a lock's: ``lock(name)`` and ``election(name)`` exclude each other.
+            value: what :meth:`fencing.Election.leader` tells of this replica, such as its address; up to 200 printable
+                characters. None: the coordinator's ``owner``.
+            options: as of :meth:`lock`, but for ``owner``.
+
+        Raises:
+            TypeError, ValueError: an argument has a wrong value. Correct it as the message says.
+        """
+        from fencing.election.election import Election
+        from fencing.election.terms import options_with
+
+        made = Election(self.lock(name, **options_with(value, options)))
+        self._elections.add(made)
+        return made
 
     def holder(self, resource: str) -> Holder | None:
         """Describe the holder of the lock, for people; None if it is free: :meth:`fencing.FencedLock.holder`."""
@@ -197,6 +249,38 @@ class Coordinator(CoordinatorBase):
         """Take the lock from its holder, and free it: :meth:`fencing.FencedLock.force_release`."""
         return self.lock(resource).force_release(number)
 
+    def release_all(self) -> None:
+        """Release the locks that are held, and stop the elections; the coordinator stays open. A signal handler may
+        call it.
+
+        What holds a lock goes on without it: its lease has ended as by ``release()``, so guards refuse it. No loss is
+        reported. The releases take at most a second together. The locks that could not be released are logged; they
+        free themselves after their ttl. A request for a lock that is under way at this moment may still take it.
+
+        :func:`fencing.on_sigterm` calls it when the process is told to end.
+        """
+        self._stop_elections()
+        self._release_held()
+
+    def _release_held(self) -> None:
+        """Release what is held, within a second, and log what could not be released."""
+        backend, unreleased = self._backend, []
+        closed_at = backend.give_back_deadline(backend.settings)
+        for holding in backend.held():
+            lease = holding.lease()
+            try:
+                if backend.clock() < closed_at:
+                    if isinstance(lease, Lease):
+                        lease._release_until(closed_at)
+                    elif holding.lose("gone"):  # it is being claimed; its plan notices, and asks for another grant
+                        plan = plans.release(backend, holding, holding.settings, closed_at)
+                        run(plan, backend.perform)
+                    continue
+            except FencingError:
+                pass
+            unreleased.append(holding.fence.resource)
+        log_unreleased(unreleased)
+
     def close(self) -> None:
         """Release the locks that are still held, close the connections, and stop renewal. Idempotent.
 
@@ -206,19 +290,7 @@ class Coordinator(CoordinatorBase):
         backend = self._backend
         backend.closed = True
         self._renewal.close()
-        unreleased, closed_at = [], backend.give_back_deadline(backend.settings)
-        for holding in backend.held():
-            lease = holding.lease()
-            if not isinstance(lease, Lease):  # it is being claimed; its plan notices, and gives it back
-                continue
-            try:
-                if backend.clock() < closed_at:
-                    lease._release_until(closed_at)
-                    continue
-            except FencingError:
-                pass
-            unreleased.append(holding.fence.resource)
-        log_unreleased(unreleased)
+        self._release_held()
         backend.close()
 
     def __enter__(self) -> Self:

@@ -9,12 +9,13 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import AbstractAsyncContextManager
 from functools import lru_cache, partial
 from types import TracebackType
-from typing import Self, Unpack, overload
+from typing import TYPE_CHECKING, Literal, Never, Self, Unpack, overload
 
 # SYNC instead: from fencing.kernel.effects import run
 from fencing.kernel.effects import require_asyncio, run_async
 from fencing.kernel.errors import FencingError
 from fencing.kernel.fence import Fence
+from fencing.locks import plans
 from fencing.locks.arguments import check_adoptable, without_reentrant
 from fencing.locks.backend import Backend, ForcedRelease, Holder
 from fencing.locks.coordinator import CoordinatorBase
@@ -24,11 +25,14 @@ from fencing.locks.hold_several_async import AsyncHoldAll
 from fencing.locks.lease_async import AsyncLease
 from fencing.locks.listing import Pattern, check_listing, plan_page
 from fencing.locks.lock_async import AsyncFencedLock
-from fencing.locks.locked import MOST_NAMES, AsyncDecorator, check_template, locked_async
+from fencing.locks.locked import MOST_NAMES, AsyncDecorator, Busy, check_busy, check_template, locked_async
 from fencing.locks.renewal import AsyncRenewal
 from fencing.locks.settings import AsyncCoordinatorOptions, AsyncLockOptions, check_timeout
 from fencing.locks.several import check_locks, check_names
 from fencing.locks.signatures import show_options
+
+if TYPE_CHECKING:  # loaded by who uses it
+    from fencing.election.election_async import AsyncElection
 
 
 class AsyncCoordinator(CoordinatorBase):
@@ -135,16 +139,39 @@ class AsyncCoordinator(CoordinatorBase):
         options = without_reentrant(options, "hold_all")
         return AsyncHoldAll(check_locks([self.lock(each, **options) for each in check_names(resources)]), timeout)
 
+    @overload
+    def locked(
+        self,
+        resource: str,
+        timeout: float | None = None,
+        *,
+        busy: Literal["raise"] = "raise",
+        cancel_on_loss: bool = False,  # ASYNC
+        reentrant: bool = False,
+        **options: Unpack[AsyncLockOptions],
+    ) -> AsyncDecorator[Never]: ...
+    @overload
+    def locked(
+        self,
+        resource: str,
+        timeout: float | None = None,
+        *,
+        busy: Busy,
+        cancel_on_loss: bool = False,  # ASYNC
+        reentrant: bool = False,
+        **options: Unpack[AsyncLockOptions],
+    ) -> AsyncDecorator[None]: ...
     @show_options(AsyncLockOptions)
     def locked(
         self,
         resource: str,
         timeout: float | None = None,
         *,
+        busy: Busy = "raise",
         cancel_on_loss: bool = False,  # ASYNC
         reentrant: bool = False,
         **options: Unpack[AsyncLockOptions],
-    ) -> AsyncDecorator:
+    ) -> AsyncDecorator[None]:
         """Decorate a coroutine function: each call holds the lock that its arguments name, as :meth:`hold` does.
 
         A parameter named ``lease`` is passed the lease, and callers leave it out::
@@ -155,7 +182,11 @@ class AsyncCoordinator(CoordinatorBase):
         Args:
             resource: the name of what is protected. ``{order_id}`` stands for the argument of that parameter, as in
                 ``str.format``.
-            timeout: seconds to wait, claims included; None waits for ever, 0 tries once.
+            timeout: seconds to wait, claims included; None waits for ever, or not at all with ``busy="skip"``. 0 tries
+                once.
+            busy: ``"raise"``: a call that does not get the lock raises NotAcquired. ``"skip"``: if another holder has
+                it, or ``max_waiters`` wait for it, the function is not called, and the call returns None. Every other
+                error is raised with both: with CoordinatorUnavailable, nobody may have done the work.
             cancel_on_loss: cancel the function as soon as the lease is known to be lost, and raise LeaseLost.
             reentrant: as of :meth:`lock`.
             options: as of :meth:`lock`.
@@ -163,6 +194,7 @@ class AsyncCoordinator(CoordinatorBase):
         Raises:
             TypeError: the function is sync, a generator or no function, or has no such parameter. Change it as the
                 message says. Each call raises what ``hold`` and the function raise.
+            ValueError: an argument has a wrong value. Correct it as the message says.
         """
         # SYNC "a coroutine function": a function
         # SYNC "cancel_on_loss: ... raise LeaseLost.":
@@ -170,13 +202,35 @@ class AsyncCoordinator(CoordinatorBase):
         check_template(resource)
         self.lock("checked now", reentrant=reentrant, **options)
         check_timeout(timeout)
+        if check_busy(busy) == "skip" and timeout is None:
+            timeout = 0
         lock_of = lru_cache(MOST_NAMES)(lambda name: self.lock(name, reentrant=reentrant, **options))
 
         def hold(name: str) -> AbstractAsyncContextManager[AsyncLease]:
             # SYNC instead: return lock_of(name).hold(timeout)
             return lock_of(name).hold(timeout, cancel_on_loss=cancel_on_loss)
 
-        return partial(locked_async, hold, resource)
+        return partial(locked_async, hold, resource, busy)
+
+    @show_options(AsyncLockOptions)
+    def election(self, name: str, *, value: str | None = None, **options: Unpack[AsyncLockOptions]) -> AsyncElection:
+        """Return an election: of all replicas that take part in the one of this name, one leads at a time.
+
+        Args:
+            name: of the election, which is a lock's: ``lock(name)`` and ``election(name)`` exclude each other.
+            value: what :meth:`fencing.AsyncElection.leader` tells of this replica, such as its address; up to 200
+                printable characters. None: the coordinator's ``owner``.
+            options: as of :meth:`lock`, but for ``owner``.
+
+        Raises:
+            TypeError, ValueError: an argument has a wrong value. Correct it as the message says.
+        """
+        from fencing.election.election_async import AsyncElection
+        from fencing.election.terms import options_with
+
+        made = AsyncElection(self.lock(name, **options_with(value, options)))
+        self._elections.add(made)
+        return made
 
     async def holder(self, resource: str) -> Holder | None:
         """Describe the holder of the lock, for people; None if it is free: :meth:`fencing.AsyncFencedLock.holder`."""
@@ -219,6 +273,39 @@ class AsyncCoordinator(CoordinatorBase):
         """Take the lock from its holder, and free it: :meth:`fencing.AsyncFencedLock.force_release`."""
         return await self.lock(resource).force_release(number)
 
+    async def release_all(self) -> None:
+        """Release the locks that are held, and stop the elections; the coordinator stays open. For a process that ends.
+
+        What holds a lock goes on without it: its lease has ended as by ``release()``, so guards refuse it. No loss is
+        reported. The releases take at most a second together. The locks that could not be released are logged; they
+        free themselves after their ttl. A request for a lock that is under way at this moment may still take it.
+
+        :func:`fencing.on_sigterm` calls it when the process is told to end.
+        """
+        # SYNC "For a process that ends.": A signal handler may call it.
+        require_asyncio()  # ASYNC
+        self._stop_elections()
+        await self._release_held()
+
+    async def _release_held(self) -> None:
+        """Release what is held, within a second, and log what could not be released."""
+        backend, unreleased = self._backend, []
+        closed_at = backend.give_back_deadline(backend.settings)
+        for holding in backend.held():
+            lease = holding.lease()
+            try:
+                if backend.clock() < closed_at:
+                    if isinstance(lease, AsyncLease):
+                        await lease._release_until(closed_at)
+                    elif holding.lose("gone"):  # it is being claimed; its plan notices, and asks for another grant
+                        plan = plans.release(backend, holding, holding.settings, closed_at)
+                        await run_async(plan, backend.perform)
+                    continue
+            except FencingError:
+                pass
+            unreleased.append(holding.fence.resource)
+        log_unreleased(unreleased)
+
     async def close(self) -> None:
         """Release the locks that are still held, close the running loop's connections, and stop renewal. Idempotent.
 
@@ -229,19 +316,7 @@ class AsyncCoordinator(CoordinatorBase):
         backend = self._backend
         backend.closed = True
         self._renewal.close()
-        unreleased, closed_at = [], backend.give_back_deadline(backend.settings)
-        for holding in backend.held():
-            lease = holding.lease()
-            if not isinstance(lease, AsyncLease):  # it is being claimed; its plan notices, and gives it back
-                continue
-            try:
-                if backend.clock() < closed_at:
-                    await lease._release_until(closed_at)
-                    continue
-            except FencingError:
-                pass
-            unreleased.append(holding.fence.resource)
-        log_unreleased(unreleased)
+        await self._release_held()
         await self._renewal.wait_until_over()  # ASYNC
         # SYNC instead: backend.close()
         closing = backend.close()

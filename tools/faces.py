@@ -32,6 +32,7 @@ PAIRS = tuple(
     for name in (
         "fencing/compat/redis_py",
         "fencing/coordinator",
+        "fencing/election/election",
         "fencing/etcd/coordinator",
         "fencing/locks/hold",
         "fencing/locks/hold_several",

@@ -16,6 +16,7 @@ from fencing.kernel.interruptions import raise_interruption
 from fencing.kernel.lending import Pool
 from fencing.kernel.opening import Opener, Openings
 from fencing.kernel.retry import NoReply
+from fencing.kernel.waking import RECHECK_SECONDS
 
 MAX_CONNECTIONS = 8
 OPENING_SECONDS = 10.0
@@ -119,8 +120,10 @@ class Connections:
                 stream = wait.waiter.stream = Stream(wait.key, permitted)
                 self._open(stream.connection, endpoint, min(until, time.monotonic() + STREAM_SECONDS))
                 stream.connection.send("watch", wait.body, wait.credentials, until)
-            while (lines := stream.connection.next_lines(until)) is not None:
-                if not lines:
+            while (lines := stream.connection.next_lines(min(until, time.monotonic() + RECHECK_SECONDS))) is not None:
+                if wait.waiter.is_notified:
+                    return True
+                if not lines and time.monotonic() >= until:
                     return False
                 if any(map(is_deletion, lines)):
                     end_stream(wait.waiter)

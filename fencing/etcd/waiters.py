@@ -17,12 +17,18 @@ class Waiter:
 
     Attributes:
         stream: of the client that performs its waits; None: it has none.
+        is_notified: whether it was told to ask again.
     """
 
-    __slots__ = ("__weakref__", "stream")
+    __slots__ = ("__weakref__", "is_notified", "stream")
 
     def __init__(self) -> None:
         self.stream: Any = None
+        self.is_notified = False
+
+    def notify(self) -> None:
+        """Tell a thread that waits to ask again. It notices within ``RECHECK_SECONDS`` of ``kernel/waking.py``."""
+        self.is_notified = True
 
 
 class Wait(NamedTuple):

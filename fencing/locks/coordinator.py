@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
+from weakref import WeakSet
 
 from fencing.kernel.process import OfThisProcess
 from fencing.locks.backend import Backend
@@ -38,6 +40,20 @@ class CoordinatorBase(OfThisProcess):
         Locks that are made from clients, one for each request of a service, have one coordinator then.
         """
         return client
+
+    @cached_property
+    def _elections(self) -> WeakSet[Any]:
+        """The elections that it has made."""
+        return WeakSet()
+
+    def _stop_elections(self) -> None:
+        for election in list(self._elections):
+            election.stop()
+
+    @property
+    def _may_be_elected(self) -> bool:
+        """Whether a lock may be granted to one of its elections, although they are stopped."""
+        return any(election._may_be_granted for election in list(self._elections))
 
     @property
     def address(self) -> str:

@@ -40,11 +40,11 @@ LATE_SECONDS = 1.0
 
 
 def log_unreleased(resources: list[str]) -> None:
-    """Log the locks that a coordinator held when it was closed, and could not release."""
+    """Log the locks that a coordinator could not release when it was closed, or had to release all."""
     if resources:
         logger.warning(
-            "a coordinator was closed while %d locks were held that could not be released, such as %r; "
-            "each frees itself when its ttl is over",
+            "%d locks that a coordinator held could not be released at its end, such as %r; each frees itself when its "
+            "ttl is over",
             len(resources),
             resources[0],
         )

@@ -8,8 +8,9 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from string import Formatter
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, get_args, overload
 
+from fencing.kernel.errors import NotAcquired
 from fencing.kernel.fence import check_resource
 
 if TYPE_CHECKING:  # each side loads its own
@@ -19,32 +20,43 @@ if TYPE_CHECKING:  # each side loads its own
 P = ParamSpec("P")
 R = TypeVar("R")
 Owner = TypeVar("Owner")
+Skipped = TypeVar("Skipped", covariant=True)
+
+Busy = Literal["raise", "skip"]
+"""What a call does that does not get its lock: raise NotAcquired, or return None without the function."""
+
+BUSY_REASONS = ("held", "full")
+"""The reasons of a NotAcquired for which a call is skipped: somebody else has the lock, or others wait for it. Any
+other reason says that something is wrong, and that perhaps nobody does the work."""
 
 
-class Decorator(Protocol):
-    """The decorator that :meth:`fencing.Coordinator.locked` returns."""
+class Decorator(Protocol[Skipped]):
+    """The decorator that :meth:`fencing.Coordinator.locked` returns. ``Skipped`` is None if calls may be skipped."""
 
     @overload
-    def __call__(self, function: Callable[Concatenate[Lease, P], R]) -> Callable[P, R]: ...
+    def __call__(self, function: Callable[Concatenate[Lease, P], R]) -> Callable[P, R | Skipped]: ...
     @overload
-    def __call__(self, function: Callable[Concatenate[Owner, Lease, P], R]) -> Callable[Concatenate[Owner, P], R]: ...
+    def __call__(
+        self, function: Callable[Concatenate[Owner, Lease, P], R]
+    ) -> Callable[Concatenate[Owner, P], R | Skipped]: ...
     @overload
-    def __call__(self, function: Callable[P, R]) -> Callable[P, R]: ...
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R | Skipped]: ...
 
 
-class AsyncDecorator(Protocol):
-    """The decorator that :meth:`fencing.AsyncCoordinator.locked` returns."""
+class AsyncDecorator(Protocol[Skipped]):
+    """The decorator that :meth:`fencing.AsyncCoordinator.locked` returns. ``Skipped`` is None if calls may be
+    skipped."""
 
     @overload
     def __call__(
         self, function: Callable[Concatenate[AsyncLease, P], Awaitable[R]]
-    ) -> Callable[P, Coroutine[Any, Any, R]]: ...
+    ) -> Callable[P, Coroutine[Any, Any, R | Skipped]]: ...
     @overload
     def __call__(
         self, function: Callable[Concatenate[Owner, AsyncLease, P], Awaitable[R]]
-    ) -> Callable[Concatenate[Owner, P], Coroutine[Any, Any, R]]: ...
+    ) -> Callable[Concatenate[Owner, P], Coroutine[Any, Any, R | Skipped]]: ...
     @overload
-    def __call__(self, function: Callable[P, Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R]]: ...
+    def __call__(self, function: Callable[P, Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R | Skipped]]: ...
 
 
 MOST_NAMES = 1024
@@ -108,6 +120,16 @@ def check_template(template: object) -> None:
         raise TypeError(f'locked takes a resource such as "orders:{{order_id}}", not {kind}')
 
 
+def check_busy(busy: object) -> Busy:
+    """Return ``busy`` if it is one of the two words; raise ValueError otherwise."""
+    if busy not in get_args(Busy):
+        raise ValueError(
+            f'busy must be "raise" (NotAcquired) or "skip" (the call returns None), not {busy!r:.100}; '
+            f"it is about a lock that another holder has"
+        )
+    return busy  # type: ignore[return-value]
+
+
 def _fields_of(
     template: str, function: Callable[..., Any], parameters: dict[str, inspect.Parameter]
 ) -> list[tuple[str, int | None, Any]]:
@@ -164,23 +186,33 @@ def not_a_coroutine(result: R, function: Callable[..., Any]) -> R:
     return result
 
 
-def locked(hold: Callable[[str], AbstractContextManager[Any]], template: str, function: Callable[..., Any]) -> Any:
+def locked(
+    hold: Callable[[str], AbstractContextManager[Any]], template: str, busy: Busy, function: Callable[..., Any]
+) -> Any:
     """Return ``function`` under the lock that ``hold`` returns for the resource of each call."""
     check_function(function, "locked", asynchronous=False)
     decorated = _Decorated(function, template)
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        with hold(decorated.resource(args, kwargs)) as lease:
-            args, kwargs = decorated.with_lease(lease, args, kwargs)
-            return not_a_coroutine(function(*args, **kwargs), function)
+        holding = hold(decorated.resource(args, kwargs))
+        acquired = False
+        try:
+            with holding as lease:
+                acquired = True
+                args, kwargs = decorated.with_lease(lease, args, kwargs)
+                return not_a_coroutine(function(*args, **kwargs), function)
+        except NotAcquired as error:
+            if acquired or not _may_skip(busy, error):
+                raise
+            return None
 
     call.__signature__ = decorated.signature  # type: ignore[attr-defined]
     return call
 
 
 def locked_async(
-    hold: Callable[[str], AbstractAsyncContextManager[Any]], template: str, function: Callable[..., Any]
+    hold: Callable[[str], AbstractAsyncContextManager[Any]], template: str, busy: Busy, function: Callable[..., Any]
 ) -> Any:
     """Return the coroutine function under the lock that ``hold`` returns for the resource of each call."""
     check_function(function, "locked", asynchronous=True)
@@ -188,9 +220,21 @@ def locked_async(
 
     @functools.wraps(function)
     async def call(*args: Any, **kwargs: Any) -> Any:
-        async with hold(decorated.resource(args, kwargs)) as lease:
-            args, kwargs = decorated.with_lease(lease, args, kwargs)
-            return await function(*args, **kwargs)
+        holding = hold(decorated.resource(args, kwargs))
+        acquired = False
+        try:
+            async with holding as lease:
+                acquired = True
+                args, kwargs = decorated.with_lease(lease, args, kwargs)
+                return await function(*args, **kwargs)
+        except NotAcquired as error:
+            if acquired or not _may_skip(busy, error):
+                raise
+            return None
 
     call.__signature__ = decorated.signature  # type: ignore[attr-defined]
     return call
+
+
+def _may_skip(busy: Busy, error: NotAcquired) -> bool:
+    return busy == "skip" and error.reason in BUSY_REASONS

@@ -57,6 +57,10 @@ class Waiter:
         """Wake the waiter: it must ask again at once, or once more if a request is already under way."""
         self.waking.set()
 
+    def notify(self) -> None:
+        """Have the waiter ask again, whatever else it waits for. What ends its wait from outside calls this."""
+        self.wake()
+
 
 W = TypeVar("W", bound=Waiter)
 

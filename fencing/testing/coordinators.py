@@ -12,10 +12,11 @@ Sync and async coordinators run the same tests. A backend must refuse what it ca
 from __future__ import annotations
 
 from fencing.testing.claims import Claims
+from fencing.testing.elections import Elections
 from fencing.testing.grants import Grants
 from fencing.testing.requests import Requests
 from fencing.testing.sessions import Sessions
 
 
-class CoordinatorContract(Grants, Requests, Claims, Sessions):
+class CoordinatorContract(Grants, Requests, Claims, Sessions, Elections):
     """The tests that every coordinator passes. Each test uses its own resources, so the backend need not be empty."""

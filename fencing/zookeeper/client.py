@@ -8,6 +8,7 @@ from typing import Any
 
 from fencing.kernel import process
 from fencing.kernel.retry import LEAST_SECONDS
+from fencing.kernel.waking import RECHECK_SECONDS
 from fencing.zookeeper.calls import Ask, Leave, Reply, Wait
 from fencing.zookeeper.session import Session, Watching
 from fencing.zookeeper.sessions import Sessions
@@ -68,7 +69,12 @@ class Client(Sessions):
                 return False
             if self.is_gone(result):
                 return True
-            return bool(woken.wait(max(until - time.monotonic(), LEAST_SECONDS)))
+            while not watch.is_notified and not woken.wait(
+                min(max(until - time.monotonic(), LEAST_SECONDS), RECHECK_SECONDS)
+            ):
+                if time.monotonic() >= until:
+                    return False
+            return True
         finally:
             self.end_watch(watch)
 

@@ -118,6 +118,8 @@ class SQLAlchemyTransaction(GuardedTransaction[Marks]):
             try:
                 self.admit(connection, bounds)
                 self._end_watch()
+                if connection.invalidated:  # the answer came as it was shut, as where this process was frozen
+                    raise self.errors.unanswered("the connection broke after the check", reached=True)
                 if self.caller_block and not marks.dialect.begins_by_itself(connection):
                     # Otherwise what follows a COMMIT in the block would be committed without a check.
                     event.listen(connection, "before_cursor_execute", lambda *_: self._require_open(connection))

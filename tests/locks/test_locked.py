@@ -5,11 +5,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
-from fencing import NotAcquired
+from fencing import CoordinatorUnavailable, NotAcquired
+from fencing.kernel.errors import NotAcquiredReason
+from fencing.locks.locked import locked, locked_async
 from tests.support.memory_side import MemorySide
 
 
@@ -206,6 +208,88 @@ def test_wrong_options_are_refused_where_it_is_written(side: MemorySide) -> None
         side.coordinator().locked("orders", tll=1)
     with pytest.raises(ValueError, match="timeout must not be negative"):
         side.coordinator().locked("orders", timeout=-1)
+
+
+@pytest.mark.parametrize("timeout", [None, 0])
+def test_a_call_that_finds_the_lock_busy_is_skipped(side: MemorySide, timeout: float | None) -> None:
+    calls: list[str] = []
+
+    def report(day: str) -> str:
+        calls.append(day)
+        return f"report of {day}"
+
+    skipping = decorated(side, "report:{day}", report, busy="skip", timeout=timeout)
+    other = side.call(side.coordinator().acquire, "report:monday")
+    assert side.call(skipping, "monday") is None
+    assert calls == []
+    assert side.call(skipping, "tuesday") == "report of tuesday"
+    side.call(other.release)
+    assert side.call(skipping, "monday") == "report of monday"
+    assert side.holder("report:monday") is None
+
+
+def test_only_the_lock_of_the_call_may_be_busy(side: MemorySide) -> None:
+    coordinator = side.coordinator()
+    other = side.call(side.coordinator().acquire, "other")
+
+    def sync() -> None:
+        with coordinator.hold("other", timeout=0):
+            raise AssertionError
+
+    async def asynchronous() -> None:
+        async with coordinator.hold("other", timeout=0):
+            raise AssertionError
+
+    function: Any = asynchronous if side.asynchronous else sync
+    with pytest.raises(NotAcquired) as caught:
+        side.call(coordinator.locked("r", busy="skip")(function))
+    assert caught.value.resource == "other"
+    assert side.holder("r") is None
+    side.call(other.release)
+
+
+def test_a_call_that_fails_otherwise_is_not_skipped(side: MemorySide) -> None:
+    coordinator = side.coordinator()
+    skipping = coordinator.locked("r", busy="skip")(adapt(side, lambda: None))
+    side.cut_off(coordinator)
+    with pytest.raises(CoordinatorUnavailable):
+        side.call(skipping)
+
+
+class Refused:
+    """The context manager of a hold whose lock is not acquired, for this reason."""
+
+    def __init__(self, reason: Any) -> None:
+        self.reason = reason
+
+    def __enter__(self) -> Any:
+        raise NotAcquired(resource="r", reason=self.reason, waited=0, replicas=0, waiters=7)
+
+    async def __aenter__(self) -> Any:
+        self.__enter__()
+
+    def __exit__(self, *error: object) -> None: ...
+
+    async def __aexit__(self, *error: object) -> None: ...
+
+
+@pytest.mark.parametrize("reason", get_args(NotAcquiredReason))
+def test_a_lock_is_busy_only_where_others_have_it_or_wait_for_it(side: MemorySide, reason: Any) -> None:
+    decorate: Any = locked_async if side.asynchronous else locked
+    call = decorate(lambda name: Refused(reason), "r", "skip", adapt(side, lambda: "called"))
+    if reason in ("held", "full"):
+        assert side.call(call) is None
+    else:
+        with pytest.raises(NotAcquired):
+            side.call(call)
+
+
+@pytest.mark.parametrize("busy", ["skipped", "", None, True, 0, ["skip"]])
+def test_a_wrong_word_for_a_busy_lock_is_refused_where_it_is_written(side: MemorySide, busy: Any) -> None:
+    with pytest.raises(ValueError, match='busy must be "raise"'):
+        side.coordinator().locked("r", busy=busy)
+    with pytest.raises(TypeError, match=r"it is an argument of locked\(\)"):
+        side.coordinator().hold("r", busy="skip")
 
 
 def test_a_re_entrant_function_may_call_itself(side: MemorySide) -> None:

@@ -3040,4 +3040,103 @@ MUTANTS: tuple[Mutant, ...] = (
             ),
         ),
     ),
+    # Elections, and a process that is told to end
+    Mutant(
+        "a-campaign-that-waits-is-not-woken-by-its-stop",
+        "fencing/election/candidates.py",
+        "waiter.notify()",
+        "pass",
+        ("tests/election/test_waits.py::test_the_waiter_of_the_wait_that_is_under_way_is_notified",),
+    ),
+    Mutant(
+        "a-pause-between-two-campaigns-is-none",
+        "fencing/election/terms.py",
+        "return settings.ttl * random.uniform(SHORTEST_PAUSE, LONGEST_PAUSE)",
+        "return 0.0",
+        ("tests/election/test_election.py::test_a_function_that_returns_at_once_does_not_spin",),
+    ),
+    Mutant(
+        "a-deposed-leader-ends-its-replica",
+        "fencing/election/terms.py",
+        "return isinstance(error, (LeaseLost, StaleFence)) and error.fence.resource == resource",
+        "return False",
+        ("tests/election/test_election.py::test_a_leader_that_a_guard_refuses_campaigns_again",),
+    ),
+    Mutant(
+        "an-error-of-the-leader-is-taken-for-a-campaign-that-failed",
+        "fencing/election/election_async.py",
+        "            if has_led:\n                raise\n",
+        "",
+        (
+            (
+                "tests/election/test_election.py"
+                "::test_a_coordinator_that_another_lock_of_the_function_finds_away_is_an_error_of_the_function"
+    Mutant(
+        "a-busy-lock-inside-the-function-leaves-the-call-out",
+        "fencing/locks/locked.py",
+        """                return not_a_coroutine(function(*args, **kwargs), function)
+        except NotAcquired as error:
+            if acquired or not _may_skip(busy, error):""",
+        """                return not_a_coroutine(function(*args, **kwargs), function)
+        except NotAcquired as error:
+            if not _may_skip(busy, error):""",
+        ("tests/locks/test_locked.py::test_only_the_lock_of_the_call_may_be_busy[sync]",),
+    ),
+    Mutant(
+        "a-grant-that-a-guard-turned-down-leaves-the-call-out",
+        "fencing/locks/locked.py",
+        " and error.reason in BUSY_REASONS",
+        "",
+        (
+            (
+                "tests/locks/test_locked.py"
+                "::test_a_lock_is_busy_only_where_others_have_it_or_wait_for_it[sync-superseded]"
+            ),
+        ),
+    ),
+    Mutant(
+        "a-stop-leaves-its-cancellation-behind",
+        "fencing/election/candidates.py",
+        "return self._task.uncancel() <= self._cancelling_before",
+        "return True",
+        ("tests/election/test_election.py::TestTasks::test_stopping_leaves_no_cancellation_behind",),
+    ),
+    Mutant(
+        "a-lock-that-is-being-claimed-stays-when-all-are-released",
+        "fencing/coordinator_async.py",
+        'elif holding.lose("gone"):',
+        'elif False and holding.lose("gone"):',
+        ("tests/election/test_sigterm.py::test_a_lock_whose_fence_is_being_claimed_is_released_and_asked_for_again",),
+    ),
+    Mutant(
+        "a-lock-that-was-released-while-it-was-claimed-is-believed",
+        "fencing/coordinator_async.py",
+        'elif holding.lose("gone"):',
+        "elif True:",
+        ("tests/election/test_sigterm.py::test_a_lock_whose_fence_is_being_claimed_is_released_and_asked_for_again",),
+    ),
+    Mutant(
+        "a-forked-child-releases-at-sigterm",
+        "fencing/sigterm.py",
+        "if process.pid() != self._pid:",
+        "if False:",
+        ("tests/election/test_sigterm.py::test_a_forked_child_leaves_the_parents_locks_and_loop_alone",),
+    ),
+    Mutant(
+        "a-second-sigterm-releases-again",
+        "fencing/sigterm.py",
+        "        self.remove()\n        if process",
+        "        if process",
+        ("tests/election/test_sigterm.py::test_the_handler_releases_once_and_passes_the_signal_on",),
+        "a-guard-goes-on-with-a-connection-that-was-shut-behind-its-check",
+        "storage_guards/sqlalchemy/transaction.py",
+        "if connection.invalidated:  # the answer came as it was shut, as where this process was frozen",
+        "if False:",
+        (
+            (
+                "tests/sql/test_silent_commits.py"
+                "::test_an_answer_that_came_too_late_for_the_timer_is_no_answer[claim-psycopg]"
+            ),
+        ),
+    ),
 )

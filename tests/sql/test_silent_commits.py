@@ -20,6 +20,7 @@ from fencing.kernel import process
 from fencing.kernel.timer import timer
 from storage_guards import SQLAlchemyGuard
 from storage_guards.sqlalchemy import waits as waits_module
+from storage_guards.sqlalchemy.transaction import SQLAlchemyTransaction
 from storage_guards.sqlalchemy.waits import Waits, waits
 from tests.support import wait_until
 from tests.support.sql_ways import (
@@ -74,6 +75,32 @@ def test_a_write_ends(way: Way, use: Callable[[Any], None]) -> None:
     assert way.landed(caught.value) is True, "the request had arrived"
     guard.claim(NEWER)
     wait_until(lambda: guard._engine.pool.checkedout() == 0)
+
+
+def claim(guard: Any) -> None:
+    guard.claim(MINE)
+
+
+@pytest.mark.parametrize("way", WITH_THREADS, indirect=True)
+@pytest.mark.parametrize("use", [claim, write, write_in_a_block, write_in_a_session])
+def test_an_answer_that_came_too_late_for_the_timer_is_no_answer(
+    way: Way, use: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As where the process was frozen between the answer and the look at it.
+    guard = way.new_guard(timeout=TIMEOUT, size=1)
+    guard.claim(MINE)
+    admit = SQLAlchemyTransaction.admit
+
+    def admit_late(self: SQLAlchemyTransaction, *args: Any) -> None:
+        admit(self, *args)
+        waits[self] = -math.inf, waits[self][1]
+        waits._check()
+
+    with monkeypatch.context() as patches:
+        patches.setattr(SQLAlchemyTransaction, "admit", admit_late)
+        with pytest.raises(GuardUnavailable, match="the connection broke after the check"):
+            use(guard)
+    use(guard)
 
 
 @pytest.mark.thorough

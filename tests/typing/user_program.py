@@ -150,6 +150,12 @@ def work() -> int:
         def count_orders(urgent: bool) -> int:
             return int(urgent)
 
+        @coordinator.locked("report:{day}", busy="skip")
+        def write_report(lease: Lease, day: str) -> str:
+            return day
+
+        assert_type(write_report("2026-11-23"), str | None)
+        coordinator.locked("r", busy="wait")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
         assert_type(ship(42, urgent=True), str)
         assert_type(count_orders(True), int)
     lock = FencedLock(redis.Redis(), "r", ttl=3, guards=[guard], renew=False)
@@ -262,6 +268,11 @@ async def work_async() -> None:
         async def ship(lease: AsyncLease, number: int) -> str:
             return f"{lease.fence} {number}"
 
+        @coordinator.locked("report:{day}", timeout=5, busy="skip")
+        async def write_report(lease: AsyncLease, day: str) -> str:
+            return day
+
+        assert_type(await write_report("2026-11-23"), str | None)
         assert_type(await ship(42), str)
         lock = AsyncFencedLock(client, "r")
         async with lock.hold() as lease:

@@ -1,0 +1,168 @@
+"""What a process does with its locks when it is told to end: SIGTERM, as orchestrators and init systems send it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import Any
+
+from fencing.coordinator import Coordinator
+from fencing.coordinator_async import AsyncCoordinator
+from fencing.kernel import process
+from fencing.kernel.effects import background
+from fencing.kernel.workers import DaemonThread
+
+CAMPAIGN_SECONDS = 5.0
+"""How long the handler waits for campaigns to leave their queues, so that no lock is handed to a process that ends."""
+
+CAMPAIGN_STEP_SECONDS = 0.002
+
+logger = logging.getLogger("fencing")
+
+
+def on_sigterm(*coordinators: Coordinator | AsyncCoordinator) -> Callable[[], None]:
+    """Release all locks of these coordinators when the process gets SIGTERM, so that others have them at once.
+
+    Without it, a process that SIGTERM ends leaves each lock taken until its ttl is over; Ctrl-C releases them. First
+    ``release_all`` of each coordinator is called, and its campaigns leave their queues: milliseconds, and six seconds
+    at most. Then the handler that is there now is called, with the same signal: that of a server, or Python's own,
+    which ends the process. So call this after the server has set its handler, for example in the lifespan of an ASGI
+    application. A second SIGTERM goes to that handler alone.
+
+    Where the process goes on after its handler, as a server that waits for its requests, the code that held a lock goes
+    on without it: see :meth:`fencing.Coordinator.release_all`. It does not help against SIGKILL, nor while the main
+    thread runs in C code and Python calls no handlers.
+
+    Args:
+        coordinators: those whose locks are released. Async ones are released by the event loop that runs now; the
+            handler that is there follows when they are.
+
+    Returns:
+        A function that puts back the handler that was there, unless another one has been set since.
+
+    Raises:
+        RuntimeError: this is not the main thread, no event loop runs that could release locks of an async coordinator,
+            or the present handler is none that Python can call. Call it where the message says.
+        TypeError: an argument is no coordinator, or there is none. Pass coordinators.
+    """
+    if not coordinators:
+        raise TypeError("on_sigterm takes the coordinators whose locks are released; pass at least one")
+    for each in coordinators:
+        if not isinstance(each, (Coordinator, AsyncCoordinator)):
+            raise TypeError(f"on_sigterm takes coordinators, not {type(each).__name__}; pass the one that made it")
+    if threading.current_thread() is not threading.main_thread():
+        raise RuntimeError("Python sets and calls signal handlers in the main thread alone: call on_sigterm there")
+    before = signal.getsignal(signal.SIGTERM)
+    if before is None:
+        raise RuntimeError("SIGTERM has a handler that was not set from Python, and cannot be called from it")
+    handler = _Handler(coordinators, before)
+    signal.signal(signal.SIGTERM, handler)
+    return handler.remove
+
+
+class _Handler:
+    """The handler of the signal. It works once, and only in the process that has set it."""
+
+    def __init__(self, coordinators: Sequence[Coordinator | AsyncCoordinator], before: Any) -> None:
+        self._sync = [each for each in coordinators if isinstance(each, Coordinator)]
+        self._async = [each for each in coordinators if isinstance(each, AsyncCoordinator)]
+        self._before = before
+        self._pid = process.pid()
+        self._loop = _loop_for(self._async)
+        self._task: Any = None  # so that it is not collected
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        self.remove()
+        if process.pid() != self._pid:  # the locks are the parent's
+            self._pass_on(number, frame)
+        elif process.has_greenlets():  # the hub cannot wait for a reply
+            _start(self._release_and_raise, number)
+        else:
+            self._release()
+            if self._loop is not None and self._begin_in_loop(number):
+                return
+            if any(each._may_be_elected for each in self._sync):  # perhaps in this thread, which first has to go on
+                _start(self._raise_again, number)
+            else:
+                self._pass_on(number, frame)
+
+    def remove(self) -> None:
+        """Put back the handler of before, unless another one has been set since."""
+        current: Any = signal.getsignal(signal.SIGTERM)
+        if current is self:
+            signal.signal(signal.SIGTERM, self._before)
+
+    def _release(self) -> None:
+        for coordinator in self._sync:
+            try:
+                coordinator.release_all()
+            except Exception:
+                logger.exception("the locks of %r could not be released", coordinator)
+
+    def _release_and_raise(self, number: int) -> None:
+        self._release()
+        if self._loop is None or not self._begin_in_loop(number):
+            self._raise_again(number)
+
+    def _raise_again(self, number: int) -> None:
+        """Wait until the campaigns that were stopped have left their queues. Then the signal comes once more."""
+        until = time.monotonic() + CAMPAIGN_SECONDS
+        while any(each._may_be_elected for each in self._sync) and time.monotonic() < until:
+            time.sleep(CAMPAIGN_STEP_SECONDS)
+        os.kill(os.getpid(), number)
+
+    def _begin_in_loop(self, number: int) -> bool:
+        """Let the event loop do the rest. Return False if it is closed: its locks were released when it ended."""
+        assert self._loop is not None
+        try:
+            self._loop.call_soon_threadsafe(self._begin, self._loop, number)
+        except RuntimeError:
+            return False
+        return True
+
+    def _begin(self, loop: asyncio.AbstractEventLoop, number: int) -> None:
+        self._task = background(loop, self._release_async(loop, number), "fencing-on-sigterm")
+
+    async def _release_async(self, loop: asyncio.AbstractEventLoop, number: int) -> None:
+        try:
+            for result in await asyncio.gather(*(each.release_all() for each in self._async), return_exceptions=True):
+                if isinstance(result, Exception):
+                    logger.error("locks of an async coordinator could not be released", exc_info=result)
+            until = time.monotonic() + CAMPAIGN_SECONDS
+            both = [*self._async, *self._sync]
+            while any(each._may_be_elected for each in both) and time.monotonic() < until:  # noqa: ASYNC110 - in threads, too
+                await asyncio.sleep(CAMPAIGN_STEP_SECONDS)
+        finally:
+            loop.call_soon(self._pass_on, number, None)  # not here: the handler may raise, as sys.exit() does
+
+    def _pass_on(self, number: int, frame: FrameType | None) -> None:
+        """Let the handler of before do what it does."""
+        if callable(self._before):
+            self._before(number, frame)
+        elif self._before == signal.SIG_DFL:
+            os.kill(os.getpid(), number)  # it is put back: this ends the process as the first signal would have
+
+
+def _start(target: Callable[..., object], number: int) -> None:
+    """Start a thread that the end of the main thread waits for: the signal is passed on in any case."""
+    thread = DaemonThread(target, "fencing-on-sigterm", number)
+    thread.daemon = False
+    thread.start()
+
+
+def _loop_for(coordinators: Sequence[AsyncCoordinator]) -> asyncio.AbstractEventLoop | None:
+    """Return the event loop that releases the locks of async coordinators; None: there are none."""
+    if not coordinators:
+        return None
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        raise RuntimeError(
+            "no event loop runs that could release the locks of an async coordinator: call on_sigterm in a coroutine"
+        ) from None
