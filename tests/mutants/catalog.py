@@ -3071,26 +3071,6 @@ MUTANTS: tuple[Mutant, ...] = (
             (
                 "tests/election/test_election.py"
                 "::test_a_coordinator_that_another_lock_of_the_function_finds_away_is_an_error_of_the_function"
-    Mutant(
-        "a-busy-lock-inside-the-function-leaves-the-call-out",
-        "fencing/locks/locked.py",
-        """                return not_a_coroutine(function(*args, **kwargs), function)
-        except NotAcquired as error:
-            if acquired or not _may_skip(busy, error):""",
-        """                return not_a_coroutine(function(*args, **kwargs), function)
-        except NotAcquired as error:
-            if not _may_skip(busy, error):""",
-        ("tests/locks/test_locked.py::test_only_the_lock_of_the_call_may_be_busy[sync]",),
-    ),
-    Mutant(
-        "a-grant-that-a-guard-turned-down-leaves-the-call-out",
-        "fencing/locks/locked.py",
-        " and error.reason in BUSY_REASONS",
-        "",
-        (
-            (
-                "tests/locks/test_locked.py"
-                "::test_a_lock_is_busy_only_where_others_have_it_or_wait_for_it[sync-superseded]"
             ),
         ),
     ),
@@ -3128,6 +3108,31 @@ MUTANTS: tuple[Mutant, ...] = (
         "        self.remove()\n        if process",
         "        if process",
         ("tests/election/test_sigterm.py::test_the_handler_releases_once_and_passes_the_signal_on",),
+    ),
+    Mutant(
+        "a-busy-lock-inside-the-function-leaves-the-call-out",
+        "fencing/locks/locked.py",
+        """                return not_a_coroutine(function(*args, **kwargs), function)
+        except NotAcquired as error:
+            if acquired or not _may_skip(busy, error):""",
+        """                return not_a_coroutine(function(*args, **kwargs), function)
+        except NotAcquired as error:
+            if not _may_skip(busy, error):""",
+        ("tests/locks/test_locked.py::test_only_the_lock_of_the_call_may_be_busy[sync]",),
+    ),
+    Mutant(
+        "a-grant-that-a-guard-turned-down-leaves-the-call-out",
+        "fencing/locks/locked.py",
+        " and error.reason in BUSY_REASONS",
+        "",
+        (
+            (
+                "tests/locks/test_locked.py"
+                "::test_a_lock_is_busy_only_where_others_have_it_or_wait_for_it[sync-superseded]"
+            ),
+        ),
+    ),
+    Mutant(
         "a-guard-goes-on-with-a-connection-that-was-shut-behind-its-check",
         "storage_guards/sqlalchemy/transaction.py",
         "if connection.invalidated:  # the answer came as it was shut, as where this process was frozen",
