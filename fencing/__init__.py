@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fencing.election.terms import Leader as Leader
     from fencing.etcd.coordinator import EtcdCoordinator as EtcdCoordinator
     from fencing.etcd.coordinator_async import AsyncEtcdCoordinator as AsyncEtcdCoordinator
+    from fencing.kernel.errors import AlreadyDone as AlreadyDone
     from fencing.kernel.errors import CoordinatorUnavailable as CoordinatorUnavailable
     from fencing.kernel.errors import FencingError as FencingError
     from fencing.kernel.errors import GuardNotEnforceable as GuardNotEnforceable
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from fencing.kernel.errors import OutcomeUnknown as OutcomeUnknown
     from fencing.kernel.errors import StaleFence as StaleFence
     from fencing.kernel.errors import StaleRead as StaleRead
+    from fencing.kernel.errors import TooOld as TooOld
     from fencing.kernel.errors import UnclaimedFence as UnclaimedFence
     from fencing.kernel.fence import Fence as Fence
     from fencing.kernel.fence import Mark as Mark
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "kernel.errors": (
+        "AlreadyDone",
         "CoordinatorUnavailable",
         "FencingError",
         "GuardNotEnforceable",
@@ -68,6 +71,7 @@ _HOME = {
         "OutcomeUnknown",
         "StaleFence",
         "StaleRead",
+        "TooOld",
         "UnclaimedFence",
     ),
     "kernel.fence": ("Fence", "Mark"),

@@ -13,9 +13,10 @@ A fork copies an open transaction. Were the child to end its block, its COMMIT o
 from __future__ import annotations
 
 import functools
+import inspect
 import warnings
 import weakref
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, NoReturn, ParamSpec, Protocol, TypeVar
 
@@ -110,10 +111,13 @@ class AsyncBlock(_Block, quirks.AsyncGeneratorContextManager[T]):
 
 def block(function: Callable[P, Iterator[T]]) -> Callable[P, Block[T]]:
     """Make a method that returns a block of a generator function, as ``contextlib.contextmanager`` does."""
+    takes_once = _takes_once(function)
 
     @functools.wraps(function)
     def make(*args: P.args, **kwargs: P.kwargs) -> Block[T]:
         generator: Any = function
+        if kwargs and not takes_once:
+            _refuse_once(kwargs)
         return Block(generator, args, kwargs)
 
     return make
@@ -121,13 +125,28 @@ def block(function: Callable[P, Iterator[T]]) -> Callable[P, Block[T]]:
 
 def async_block(function: Callable[P, AsyncIterator[T]]) -> Callable[P, AsyncBlock[T]]:
     """Make a method that returns a block, as ``contextlib.asynccontextmanager`` does."""
+    takes_once = _takes_once(function)
 
     @functools.wraps(function)
     def make(*args: P.args, **kwargs: P.kwargs) -> AsyncBlock[T]:
         generator: Any = function
+        if kwargs and not takes_once:
+            _refuse_once(kwargs)
         return AsyncBlock(generator, args, kwargs)
 
     return make
+
+
+def _takes_once(function: Callable[..., Any]) -> bool:
+    return "once" in inspect.signature(function).parameters
+
+
+def _refuse_once(options: Mapping[str, object]) -> None:
+    if "once" in options:
+        raise TypeError(
+            "this guard cannot do a block once per key: SQLAlchemyGuard, PsycopgGuard, RedisGuard, the publish() of "
+            "ObjectStoreGuard, MemoryGuard, and their asyncio twins can (docs/guards/once.md)"
+        )
 
 
 class Holder(Protocol):

@@ -1,7 +1,7 @@
 """What a pointer keeps beside the mark of a holder: a reader without a holder, and keys that are done.
 
-The pointers of objects and of files have places for both, so that a later version can fill them without a new format.
-This version fills neither. It reads both strictly, and carries them forward unchanged.
+The pointers of objects and of files have places for both. Publications of objects fill the keys. No version fills the
+rest yet. It is read strictly, and carried forward unchanged.
 """
 
 from __future__ import annotations
@@ -15,12 +15,10 @@ from typing import Any, NamedTuple
 from fencing.kernel.admission import admit_claim
 from fencing.kernel.errors import GuardNotEnforceable
 from fencing.kernel.fence import Fence, Mark, check_number
+from storage_guards.once import MOST_KEY_BYTES
 
 MOST_DONE = 100
 """How many keys of a resource a pointer keeps."""
-
-MOST_KEY_BYTES = 255
-"""The longest key, in bytes of UTF-8."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +101,18 @@ class DoneKeys:
         if any(len(key.encode()) > MOST_KEY_BYTES for key in (floor, *keys)) or "" in keys:
             raise ValueError("a key that is done is empty or too long")
         return cls(floor, {key: _done(each) for key, each in keys.items()})
+
+    def with_key(self, key: str, done: Done) -> DoneKeys:
+        """Return the keys with one more, which must be new. The lowest of too many goes, and becomes the floor."""
+        keys, floor = {**self.keys, key: done}, self.floor
+        if len(keys) > MOST_DONE:
+            floor = min(keys, key=str.encode)
+            del keys[floor]
+        return DoneKeys(floor, keys)
+
+    def is_too_old(self, key: str) -> bool:
+        """Return whether a key that is not there is at or below the floor, byte by byte."""
+        return bool(self.floor) and key.encode() <= self.floor.encode()
 
     def shown(self) -> dict[str, Any]:
         """Return the value of JSON."""

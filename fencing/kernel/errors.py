@@ -6,6 +6,8 @@
     ├── StaleFence               stop: the storage has admitted a newer holder
     ├── StaleRead                read again: the data has been replaced since it was read
     ├── UnclaimedFence           pass guards=[guard] to the lock, or claim first
+    ├── AlreadyDone              go on without it: this was done before
+    ├── TooOld                   read the data: whether this was done is not known any more
     ├── OutcomeUnknown           call guard.landed(error): the write may or may not have happened
     ├── CoordinatorUnavailable   retry: the coordinator did not answer
     ├── GuardUnavailable         retry: the storage did not answer, or its mark stayed locked
@@ -21,6 +23,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from fencing.kernel.fence import Fence, Mark
 
 CLOSED = "this coordinator was closed; make a new one"
@@ -270,6 +274,56 @@ class UnclaimedFence(FencingError):
         )
 
 
+class AlreadyDone(FencingError):
+    """A refusal of a block with ``once=``: a block with this key was committed before. Nothing was read or written; go
+    on without it.
+
+    Attributes:
+        resource: the resource of the fence.
+        key: what is done once.
+        number: of the fence under which it was done.
+        at: when that transaction was under way, in UTC, by the storage's clock, to the second. For people.
+        is_own: it was done under a fence of this very lease, also one before its ``reclaim()``. If the
+            reply to that commit was lost, it has landed.
+    """
+
+    __module__ = "fencing"
+
+    def __init__(self, *, resource: str, key: str, number: int, at: datetime, is_own: bool = False) -> None:
+        self.resource = resource
+        self.key = key
+        self.number = number
+        self.at = at
+        self.is_own = is_own
+        whose = "this very lease: if the reply to its commit was lost, it has landed" if is_own else "another lease"
+        super().__init__(
+            f"{key!r} of {resource!r} was done before, at {at:%Y-%m-%d %H:%M:%S} UTC under fence {number}, of {whose}; "
+            f"go on without it"
+        )
+
+
+class TooOld(FencingError):
+    """A refusal of a block with ``once=``: keys up to a higher one were pruned, so nobody knows whether this one was
+    done. Nothing was written; read the data, and decide.
+
+    Attributes:
+        resource: the resource of the fence.
+        key: what is done once.
+        floor: the highest key that was pruned.
+    """
+
+    __module__ = "fencing"
+
+    def __init__(self, *, resource: str, key: str, floor: str) -> None:
+        self.resource = resource
+        self.key = key
+        self.floor = floor
+        super().__init__(
+            f"{key!r} of {resource!r} is too old: what was done up to {floor!r} was pruned, so it is not known whether "
+            f"this was done; nothing was written; read the data, and decide"
+        )
+
+
 class OutcomeUnknown(FencingError):
     """A lost reply to a write or its commit, which may have happened or not.
 
@@ -283,6 +337,7 @@ class OutcomeUnknown(FencingError):
             PostgreSQL gives the ids of lost transactions to other ones.
         recent_writes: the last writes that the mark remembers if this write happened, this one first. For ``landed``.
         key: the key of the object that was written in place, in an object store.
+        once: the key of the block's ``once=``, if it had one. For ``landed``.
     """
 
     __module__ = "fencing"
@@ -295,12 +350,14 @@ class OutcomeUnknown(FencingError):
         transaction: str | None = None,
         recent_writes: str = "",
         key: str | None = None,
+        once: str | None = None,
     ) -> None:
         self.fence = fence
         self.seq = seq
         self.transaction = transaction
         self.recent_writes = recent_writes
         self.key = key
+        self.once = once
         super().__init__(
             f"the reply to a write under fence {fence.number} of {fence.resource!r} was lost: it may have happened; "
             f"call guard.landed(error), or read the data under a lease before you write again"

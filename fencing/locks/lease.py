@@ -51,6 +51,9 @@ class LeaseBase:
     _replacement: tuple[str, int] | None = None
     """The token of the fence that replaces its own, and the number to exceed, once it is being reclaimed."""
 
+    _earlier_numbers: tuple[int, ...] = ()
+    """The numbers of the fences before this one, where it has reclaimed another lease. Guards read them."""
+
     _freed: bool | None = None
     _release_by: float | None = (
         None  # the moment until which the end of its block may try to release it; None: no other
@@ -184,6 +187,7 @@ class LeaseBase:
         grant.first_granted_at = before.first_granted_at
         lease = type(self)(backend, grant)
         lease._is_claimed = False
+        lease._earlier_numbers = (*self._earlier_numbers, self.fence.number)
         lease._inside, lease._block, lease._release_by, lease._turns = (
             self._inside,
             self._block,

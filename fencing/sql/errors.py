@@ -62,6 +62,7 @@ _IS_LOCKED = "is locked"
 _OF_SQLITE = {
     "no such table": UNDEFINED_TABLE,
     "no such column": UNDEFINED_COLUMN,
+    "has no column named": UNDEFINED_COLUMN,
     "readonly database": READ_ONLY,
     _IS_LOCKED: LOCK_NOT_AVAILABLE,
     "unable to open database file": UNDEFINED_FILE,

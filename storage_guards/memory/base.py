@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any
@@ -11,9 +12,10 @@ from typing import Any
 from fencing.kernel import process
 from fencing.kernel.admission import admit_claim, admit_write
 from fencing.kernel.errors import GuardUnavailable
-from fencing.kernel.fence import Fence, Mark
+from fencing.kernel.fence import Fence, HasFence, Mark
 from fencing.kernel.process import OfThisProcess
 from storage_guards.bounds import check_timeout
+from storage_guards.once import already_done
 
 
 class MemoryBase(OfThisProcess, ABC):
@@ -23,6 +25,7 @@ class MemoryBase(OfThisProcess, ABC):
         self._timeout = check_timeout(timeout)
         self._marks: dict[str, Mark] = {}
         self._data: dict[Any, Any] = {}
+        self._done: dict[tuple[str, str], tuple[int, float]] = {}  # by the resource and the key: the number, and when
         self._reset()
         process.after_fork(self._reset)
 
@@ -45,14 +48,22 @@ class MemoryBase(OfThisProcess, ABC):
         self._marks.update({fence.resource: admit_claim(self._marks.get(fence.resource), fence) for fence in fences})
 
     @contextmanager
-    def _transaction(self, fences: list[Fence], claim: bool) -> Iterator[dict[Any, Any]]:
+    def _transaction(
+        self, holders: Sequence[Fence | HasFence], fences: list[Fence], claim: bool, once: str | None
+    ) -> Iterator[dict[Any, Any]]:
         marks, data = dict(self._marks), dict(self._data)
+        done = self._done
         for fence in fences:
             if claim:
                 marks[fence.resource] = admit_claim(marks.get(fence.resource), fence)
             marks[fence.resource] = admit_write(marks.get(fence.resource), fence)
+        if once is not None:
+            key = fences[0].resource, once
+            if key in done:
+                raise already_done(holders[0], once, *done[key])
+            done = {**done, key: (fences[0].number, time.time())}
         yield data
-        self._marks, self._data = marks, dict(data)
+        self._marks, self._data, self._done = marks, dict(data), done
 
     def _unavailable(self, fences: list[Fence], seconds: float) -> GuardUnavailable:
         resource = fences[0].resource

@@ -14,6 +14,7 @@ from fencing.kernel.waking import Turns, Wake
 from storage_guards.blocks import block
 from storage_guards.bounds import check_unknown, wait_seconds
 from storage_guards.memory.base import MemoryBase
+from storage_guards.once import check_once
 
 
 class MemoryGuard(MemoryBase):
@@ -63,7 +64,9 @@ class MemoryGuard(MemoryBase):
         return None
 
     @block
-    def begin(self, *holders: Fence | HasFence, claim: bool = False) -> Iterator[dict[Any, Any]]:
+    def begin(
+        self, *holders: Fence | HasFence, claim: bool = False, once: str | None = None
+    ) -> Iterator[dict[Any, Any]]:
         """Run one transaction: it is checked first, and is alone on the guard until its end.
 
         An exception undoes what the block stored in the dict. It does not undo changes inside a stored object, so store
@@ -72,6 +75,8 @@ class MemoryGuard(MemoryBase):
         Args:
             holders: leases or fences of all resources that the block writes.
             claim: claim and check at once. It is right only if nothing was read outside the block.
+            once: a key of what the block does: at most one block of this resource with this key is ever committed. It
+                needs exactly one lease. All keys are kept.
 
         Returns:
             A context manager; its value is a dict of the data, to read and to change.
@@ -79,13 +84,21 @@ class MemoryGuard(MemoryBase):
         Raises:
             StaleFence: a newer fence was claimed. Stop.
             UnclaimedFence: this fence was not claimed here. Pass ``guards=[guard]`` to the lock, or claim first.
+            AlreadyDone: a block with this ``once`` was committed before. Go on without it.
             GuardUnavailable: another transaction did not end in time. Retry.
         """
+        if once is not None:
+            check_once(once, holders)
         fences = sorted_fences(holders)
-        with self._exclusive(fences, wait_seconds(holders, self._timeout)), self._transaction(fences, claim) as data:
+        with (
+            self._exclusive(fences, wait_seconds(holders, self._timeout)),
+            self._transaction(holders, fences, claim, once) as data,
+        ):
             yield data
 
-    def write(self, holder: Fence | HasFence, key: Any, value: Any, *, claim: bool = False) -> None:
+    def write(
+        self, holder: Fence | HasFence, key: Any, value: Any, *, claim: bool = False, once: str | None = None
+    ) -> None:
         """Store one value in a transaction of its own.
 
         Args:
@@ -93,11 +106,12 @@ class MemoryGuard(MemoryBase):
             key: where to store the value.
             value: the value.
             claim: claim and write at once. It is right only if the value depends on nothing read before.
+            once: as for :meth:`begin`.
 
         Raises:
-            StaleFence, UnclaimedFence, GuardUnavailable: as :meth:`begin`.
+            StaleFence, UnclaimedFence, AlreadyDone, GuardUnavailable: as :meth:`begin`.
         """
-        with self.begin(holder, claim=claim) as data:
+        with self.begin(holder, claim=claim, once=once) as data:
             data[key] = value
 
     @contextmanager

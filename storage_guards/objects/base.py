@@ -25,6 +25,7 @@ from storage_guards.objects.probe import ProbeReport, plan_probe
 from storage_guards.objects.reading import PublicationBase
 from storage_guards.objects.requests import Deadline
 from storage_guards.objects.seen import Seen, StoredPointers
+from storage_guards.once import check_once
 from storage_guards.sending import Sending
 
 OPEN_ROUNDS = 5
@@ -109,8 +110,11 @@ class ObjectGuard:
         claim: bool,
         replacing: Any,
         sending: Sending | None = None,
+        once: str | None = None,
     ) -> tuple[Scope, Plan[Published]]:
         fence, scope = self._holder(holder, sending)
+        if once is not None:
+            check_once(once, (holder,))
         if not isinstance(objects, Mapping):
             raise TypeError(f"publish takes a mapping of names to bodies, not {type(objects).__name__}")
         if not objects:
@@ -130,7 +134,16 @@ class ObjectGuard:
             raise ValueError(
                 f"replacing is of {replacing.resource!r}, but the fence is of {fence.resource!r}; use one resource"
             )
-        plan = plan_publish(scope, fence, bodies, claim=claim, replacing=replacing, upload_seconds=self._upload_timeout)
+        plan = plan_publish(
+            scope,
+            fence,
+            bodies,
+            claim=claim,
+            replacing=replacing,
+            upload_seconds=self._upload_timeout,
+            once=once,
+            holder=holder,
+        )
         return scope, plan
 
     def _plan_delete(self, holder: Fence | HasFence, claim: bool, sending: Sending | None = None) -> Plan[None]:

@@ -113,6 +113,7 @@ class ObjectStoreGuard(ProbedOnce):
         claim: bool = False,
         replacing: Publication | Anything | None = ANYTHING,
         progress: Progress | None = None,
+        once: str | None = None,
     ) -> Publication:
         """Make ``objects``, and nothing else, the current publication of the holder's resource, all at once.
 
@@ -133,6 +134,8 @@ class ObjectStoreGuard(ProbedOnce):
             replacing: a :class:`Publication`, or None for none: refused unless exactly this is still current.
             progress: called in this thread as ``progress(name, sent, total)``, with the bytes that were handed over for
                 upload; ``total`` is None where it is not known.
+            once: a key of what this does, such as ``"2026-11-23"``: at most one publication of this resource with this
+                key ever becomes current. The last 100 keys are kept (docs/guards/once.md). 255 bytes of UTF-8 at most.
 
         Returns:
             The new publication.
@@ -143,12 +146,14 @@ class ObjectStoreGuard(ProbedOnce):
             StaleFence: a newer fence was claimed. Stop.
             UnclaimedFence: this fence was not claimed here. Pass ``guards=[guard]`` to the lock, or claim first.
             StaleRead: what it should replace, or an entry's data, is no longer current. Read again.
+            AlreadyDone: a publication with this ``once`` was made before. Go on without it.
+            TooOld: this ``once`` is not above the lowest of the 100 that are kept. Read the data, and decide.
             OutcomeUnknown: the reply to the change of the pointer was lost. Ask :meth:`landed`.
             GuardUnavailable: the store did not answer; nothing is published. Retry.
             GuardNotEnforceable: the store cannot enforce the rules. The text says what to do.
         """
         sending = Sending()
-        scope, plan = self._plan_publish(holder, objects, claim, replacing, sending)
+        scope, plan = self._plan_publish(holder, objects, claim, replacing, sending, once)
         self._verified(scope.seconds)
         try:
             published = self._run(plan, progress)

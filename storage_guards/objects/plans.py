@@ -7,8 +7,8 @@ from typing import Any
 
 from fencing.kernel.admission import admit_write
 from fencing.kernel.effects import Plan, Shielded
-from fencing.kernel.errors import FencingError, GuardUnavailable, OutcomeUnknown, StaleRead
-from fencing.kernel.fence import Fence, Mark
+from fencing.kernel.errors import FencingError, GuardUnavailable, OutcomeUnknown, StaleRead, TooOld
+from fencing.kernel.fence import Fence, HasFence, Mark
 from storage_guards.kept import admit_claim_at
 from storage_guards.objects import pointer as states
 from storage_guards.objects.batch import ABORT_SECONDS
@@ -40,6 +40,7 @@ from storage_guards.objects.requests import (
     Send,
 )
 from storage_guards.objects.seen import Seen
+from storage_guards.once import already_done
 
 PART = 8 * 2**20
 """Bytes of a part. S3 takes 10,000 parts, so 80 GB of a body whose size is not known."""
@@ -95,11 +96,15 @@ def plan_publish(
     claim: bool,
     replacing: Any,
     upload_seconds: float,
+    once: str | None = None,
+    holder: Fence | HasFence | None = None,
 ) -> Plan[Published]:
     """Upload the new bodies, then make all objects current at once.
 
     Args:
         upload_seconds: how long the store may make no progress with a body.
+        once: the key of what this does once. None: it has none.
+        holder: the lease or fence that the caller passed, for the error of a key that was done before.
     """
     carried = {name: body for name, body in bodies.items() if isinstance(body, Entry)}
     upload = new_id()
@@ -108,6 +113,8 @@ def plan_publish(
 
     def decide(now: Pointer | None) -> Pointer:
         mark = _admit(scope, now, fence, claim)
+        if once is not None and now is not None:
+            _require_new(now, once, holder or fence)
         current = None if now is None else now.published
         if replacing is not ANYTHING and (current and current.id) != (replacing and replacing.id):
             raise StaleRead(resource=scope.resource)
@@ -115,7 +122,7 @@ def plan_publish(
         for entry in carried.values():
             if entry not in there:  # its data may be deleted, now or at any time
                 raise StaleRead(resource=scope.resource, key=entry.key)
-        return states.with_publication(now, fence, mark, upload, scope.now(), objects)
+        return states.with_publication(now, fence, mark, upload, scope.now(), objects, once)
 
     seen = _stored_by_own(scope, fence, bodies, decide)
     if seen is None:
@@ -130,8 +137,17 @@ def plan_publish(
             raise unavailable(scope, error, "nothing was published, retry") from error
         for name, size in sizes.items():
             objects[name] = Entry(objects[name].key, size)
-        pointer = yield Shielded(_plan_write(scope, fence, decide, seen))
+        pointer = yield Shielded(_plan_write(scope, fence, decide, seen, once))
     return pointer.published  # type: ignore[no-any-return]
+
+
+def _require_new(now: Pointer, once: str, holder: Fence | HasFence) -> None:
+    """Raise AlreadyDone or TooOld where the pointer has the key, or had it perhaps."""
+    before = now.done.keys.get(once)
+    if before is not None:
+        raise already_done(holder, once, before.number, before.at.timestamp())
+    if now.done.is_too_old(once):
+        raise TooOld(resource=now.resource, key=once, floor=now.done.floor)
 
 
 def _stored_by_own(
@@ -244,10 +260,15 @@ def _admit(scope: Scope, now: Pointer | None, fence: Fence, claim: bool) -> Mark
 
 
 def _plan_write(
-    scope: Scope, fence: Fence, decide: Callable[[Pointer | None], Pointer], seen: Seen | None = None
+    scope: Scope,
+    fence: Fence,
+    decide: Callable[[Pointer | None], Pointer],
+    seen: Seen | None = None,
+    once: str | None = None,
 ) -> Plan[Pointer]:
     def unknown(wanted: Pointer) -> FencingError:
-        return OutcomeUnknown(fence=fence, seq=wanted.kept.seq, recent_writes=" ".join(wanted.recent_writes))
+        writes = " ".join(wanted.recent_writes)
+        return OutcomeUnknown(fence=fence, seq=wanted.kept.seq, recent_writes=writes, once=once)
 
     def landed(wanted: Pointer, now: Pointer | None) -> bool | None:
         return verdict(wanted.recent_writes, now)

@@ -17,9 +17,9 @@ never comes back, so the bytes of no two states are equal. Therefore an ETag tha
 version.
 
 ``readers`` is the highest number of a reader. With the token ``""`` there is no holder yet, and ``number`` is that of
-a floor. ``done`` has keys that are done. No version writes more than the above there yet. Earlier pointers have
-neither ``readers`` nor ``done``. A change keeps all that is not its own. So no other member is accepted: it would be
-lost.
+a floor. No version writes more than the above in these two yet. ``done`` has the keys that were done once, and the
+highest one that went. Earlier pointers have neither ``readers`` nor ``done``. A change keeps all that is not its own.
+So no other member is accepted: it would be lost.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from fencing.kernel.errors import GuardNotEnforceable
 from fencing.kernel.fence import MAX_SEQ, Fence, Mark, check_number, check_token
 from storage_guards.kept import (
     NOTHING_DONE,
+    Done,
     DoneKeys,
     Kept,
     kept_mark,
@@ -130,11 +131,18 @@ def with_claim(now: Pointer | None, fence: Fence, mark: Mark, id_: str, at: date
 
 
 def with_publication(
-    now: Pointer | None, fence: Fence, mark: Mark, id_: str, at: datetime, objects: Mapping[str, Entry]
+    now: Pointer | None,
+    fence: Fence,
+    mark: Mark,
+    id_: str,
+    at: datetime,
+    objects: Mapping[str, Entry],
+    once: str | None = None,
 ) -> Pointer:
-    """Return the state after a publication."""
+    """Return the state after a publication, which does ``once`` if that is a key."""
     new = Published(id_, fence.number, fence.token, at, dict(objects))
-    return _after_write(now, fence, mark, id_, at, published=new)
+    after = _after_write(now, fence, mark, id_, at, published=new)
+    return after if once is None else replace(after, done=after.done.with_key(once, Done(fence.number, at)))
 
 
 def with_deletion(now: Pointer | None, fence: Fence, mark: Mark, id_: str, at: datetime) -> Pointer:

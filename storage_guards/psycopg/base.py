@@ -12,6 +12,7 @@ from fencing.kernel.errors import OutcomeUnknown
 from fencing.kernel.fence import Fence, HasFence, Mark
 from storage_guards.bounds import fences_of, wait_seconds
 from storage_guards.continuity import Continuity
+from storage_guards.once import check_once
 from storage_guards.psycopg import plans
 from storage_guards.psycopg.errors import PsycopgErrors
 from storage_guards.psycopg.sources import address_of
@@ -20,6 +21,7 @@ from storage_guards.psycopg.transaction import PsycopgTransaction
 from storage_guards.psycopg.wire import perform
 from storage_guards.sql.base import OperationsBase
 from storage_guards.sql.errors import NOTHING_WRITTEN
+from storage_guards.sql.once import plan_prune_done
 from storage_guards.sql.plans import Batch, Plan, plan_batch, plan_create, plan_mark, plan_prune, plan_settle
 from storage_guards.sql.pruning import Pruning, on_postgresql
 from storage_guards.sql.schema import Choice
@@ -53,11 +55,14 @@ class PsycopgBase(OperationsBase):
         timeout: float | None = None,
         caller_block: bool = False,
         joined: bool = False,
+        once: str | None = None,
     ) -> PsycopgTransaction:
         if len(holders) == 1 and type(holders[0]) is Fence and timeout is None:  # the usual case, without calls
             fences, seconds = [holders[0]], self._timeout
         else:
             fences, seconds = fences_of(holders), wait_seconds(holders, self._timeout, timeout)
+        if once is not None:
+            check_once(once, holders)
         errors = PsycopgErrors(fences, seconds)
         return PsycopgTransaction(
             self._access,
@@ -68,6 +73,7 @@ class PsycopgBase(OperationsBase):
             joined=joined,
             holders=holders,
             continuity=self._continuity,
+            once=once,
         )
 
     def _errors(
@@ -91,6 +97,9 @@ class PsycopgBase(OperationsBase):
             return plan_batch(table, on_postgresql(table, left))
 
         return plans.located(connection, self._access, plan_prune(pruning, batch), self._timeout)
+
+    def _prune_done(self, connection: AnyConnection, resource: str, below: str) -> PQGen[int]:
+        return plans.located(connection, self._access, plan_prune_done(resource, below), self._timeout)
 
     def _verify(self, connection: AnyConnection) -> PQGen[VerifyReport]:
         return plans.verify(connection, self._access, self._timeout)

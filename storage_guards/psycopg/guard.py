@@ -88,7 +88,9 @@ class PsycopgGuard(PsycopgBase, Operations):
                 raise
 
     @block
-    def begin(self, *holders: Fence | HasFence, claim: bool = False) -> Iterator[Connection[Any]]:
+    def begin(
+        self, *holders: Fence | HasFence, claim: bool = False, once: str | None = None
+    ) -> Iterator[Connection[Any]]:
         """Run one transaction: its first statement checks and locks the marks, which stay locked until its commit.
 
         It does **not** protect what was read before the claim. Read and write inside the block, on its connection. The
@@ -99,6 +101,8 @@ class PsycopgGuard(PsycopgBase, Operations):
             holders: leases or fences of all resources that the block writes. Their marks are locked in a fixed order.
             claim: claim and check at once, which saves a round trip. It is right only if nothing was read outside the
                 block.
+            once: a key of what the block does, such as ``"2026-11-23"``: at most one block of this resource with this
+                key is ever committed. It needs exactly one lease (docs/guards/once.md). 255 bytes of UTF-8 at most.
 
         Returns:
             A context manager; its value is the psycopg ``Connection``, in its transaction.
@@ -107,6 +111,8 @@ class PsycopgGuard(PsycopgBase, Operations):
             StaleFence: a newer fence was claimed. Stop.
             UnclaimedFence: this fence was not claimed here: pass ``guards=[guard]`` to the lock, or claim first. Or the
                 database was restored, and has lost what it had acknowledged: acquire again.
+            AlreadyDone: a block with this ``once`` was committed before. Nothing was read. Go on without it.
+            TooOld: this ``once`` was pruned, or lies below one that was. Read the data, and decide.
             OutcomeUnknown: the connection broke during the commit, or an exception of a signal handler interrupted it.
                 Ask :meth:`landed`. A KeyboardInterrupt has it as its ``__cause__``.
             GuardUnavailable: no answer, no free connection, or a mark stayed locked. The block has not run. Retry.
@@ -116,7 +122,7 @@ class PsycopgGuard(PsycopgBase, Operations):
             psycopg.Error: the database refused the commit, because of a deferred constraint or a serialization failure
                 for instance. Nothing was written. Correct the data, or begin a new block.
         """
-        transaction = self._transaction(holders, claim=claim, caller_block=True)
+        transaction = self._transaction(holders, claim=claim, caller_block=True, once=once)
         lent = self._borrow(transaction.seconds)
         try:
             with transaction, lent as connection, GuardedBlock(connection, transaction) as own:
@@ -127,7 +133,13 @@ class PsycopgGuard(PsycopgBase, Operations):
                 raise
 
     def write(
-        self, holder: Fence | HasFence, query: Query, params: Params | None = None, *, claim: bool = False
+        self,
+        holder: Fence | HasFence,
+        query: Query,
+        params: Params | None = None,
+        *,
+        claim: bool = False,
+        once: str | None = None,
     ) -> int:
         """Execute one guarded statement: a :meth:`begin` with nothing else in it.
 
@@ -138,6 +150,7 @@ class PsycopgGuard(PsycopgBase, Operations):
             query: an INSERT, UPDATE or DELETE, as for ``connection.execute``. A SELECT is not noticed.
             params: its values.
             claim: claim and write at once.
+            once: as for :meth:`begin`.
 
         Returns:
             How many rows it affected; with RETURNING, how many it returned; -1 where the server does not say.
@@ -146,10 +159,11 @@ class PsycopgGuard(PsycopgBase, Operations):
             TypeError: ``query`` is no query. Pass a str, for instance, after the lease.
             RuntimeError: it is inside another :meth:`begin` of the same fence, and would wait for itself. Use that
                 block's connection.
-            StaleFence, UnclaimedFence, OutcomeUnknown, GuardUnavailable, GuardNotEnforceable, ValueError: as
-                :meth:`begin`.
+            StaleFence, UnclaimedFence, AlreadyDone, TooOld, OutcomeUnknown, GuardUnavailable, GuardNotEnforceable,
+                ValueError: as :meth:`begin`.
         """
-        transaction = self._transaction((holder,), claim=claim, caller_block=may_end_the_transaction(query))
+        caller_block = may_end_the_transaction(query)
+        transaction = self._transaction((holder,), claim=claim, caller_block=caller_block, once=once)
         lent = self._borrow(transaction.seconds)
         rows = -1
         try:
@@ -161,7 +175,7 @@ class PsycopgGuard(PsycopgBase, Operations):
                 raise
         return rows
 
-    def advance(self, connection: Connection[Any], *holders: Fence | HasFence) -> None:
+    def advance(self, connection: Connection[Any], *holders: Fence | HasFence, once: str | None = None) -> None:
         """Check and lock the marks in a transaction of your own, from here to its end.
 
         It does **not** protect what this transaction read before: read again what you write from. It never commits.
@@ -170,18 +184,19 @@ class PsycopgGuard(PsycopgBase, Operations):
         Args:
             connection: of this guard's database. Its transaction is begun where there is none.
             holders: leases or fences of all resources that the transaction writes.
+            once: as for :meth:`begin`. What it notes is committed with your transaction.
 
         Raises:
             TypeError: ``connection`` is no psycopg ``Connection``.
             ValueError: it is in a nested transaction or in a savepoint (a rollback to it would drop the check), in a
                 failed transaction, or in pipeline mode. End that first.
             GuardNotEnforceable: it is in autocommit, outside ``connection.transaction()``; or as :meth:`begin`.
-            StaleFence, UnclaimedFence, GuardUnavailable: as :meth:`begin`.
+            StaleFence, UnclaimedFence, AlreadyDone, TooOld, GuardUnavailable: as :meth:`begin`.
         """
         if not isinstance(connection, Connection):
             kind = type(connection).__name__
             raise TypeError(f"advance takes a psycopg Connection, not {kind}{django_hint(connection)}")
-        transaction = self._transaction(holders, claim=False, joined=True)
+        transaction = self._transaction(holders, claim=False, joined=True, once=once)
         with transaction:
             run(connection, transaction.plan_advance(connection), transaction.max_silence)
 

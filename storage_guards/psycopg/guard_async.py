@@ -93,7 +93,9 @@ class AsyncPsycopgGuard(PsycopgBase, AsyncOperations):
                 raise
 
     @async_block
-    async def begin(self, *holders: Fence | HasFence, claim: bool = False) -> AsyncIterator[AsyncConnection[Any]]:
+    async def begin(
+        self, *holders: Fence | HasFence, claim: bool = False, once: str | None = None
+    ) -> AsyncIterator[AsyncConnection[Any]]:
         """Run one transaction: its first statement checks and locks the marks, which stay locked until its commit.
 
         It does **not** protect what was read before the claim. Read and write inside the block, on its connection. The
@@ -108,6 +110,8 @@ class AsyncPsycopgGuard(PsycopgBase, AsyncOperations):
             holders: leases or fences of all resources that the block writes. Their marks are locked in a fixed order.
             claim: claim and check at once, which saves a round trip. It is right only if nothing was read outside the
                 block.
+            once: a key of what the block does, such as ``"2026-11-23"``: at most one block of this resource with this
+                key is ever committed. It needs exactly one lease (docs/guards/once.md). 255 bytes of UTF-8 at most.
 
         Returns:
             An async context manager; its value is the psycopg ``AsyncConnection``, in its transaction.
@@ -116,6 +120,8 @@ class AsyncPsycopgGuard(PsycopgBase, AsyncOperations):
             StaleFence: a newer fence was claimed. Stop.
             UnclaimedFence: this fence was not claimed here: pass ``guards=[guard]`` to the lock, or claim first. Or the
                 database was restored, and has lost what it had acknowledged: acquire again.
+            AlreadyDone: a block with this ``once`` was committed before. Nothing was read. Go on without it.
+            TooOld: this ``once`` was pruned, or lies below one that was. Read the data, and decide.
             OutcomeUnknown: the connection broke during the commit, or an exception of a signal handler interrupted it.
                 Ask :meth:`landed`. A KeyboardInterrupt has it as its ``__cause__``.
             GuardUnavailable: no answer, no free connection, or a mark stayed locked. The block has not run. Retry.
@@ -126,7 +132,7 @@ class AsyncPsycopgGuard(PsycopgBase, AsyncOperations):
                 for instance. Nothing was written. Correct the data, or begin a new block.
         """
         # SYNC "On cancellation ...":
-        transaction = self._transaction(holders, claim=claim, caller_block=True)
+        transaction = self._transaction(holders, claim=claim, caller_block=True, once=once)
         lent = self._borrow(transaction.seconds)
         try:
             with transaction:
@@ -138,7 +144,13 @@ class AsyncPsycopgGuard(PsycopgBase, AsyncOperations):
                 raise
 
     async def write(
-        self, holder: Fence | HasFence, query: Query, params: Params | None = None, *, claim: bool = False
+        self,
+        holder: Fence | HasFence,
+        query: Query,
+        params: Params | None = None,
+        *,
+        claim: bool = False,
+        once: str | None = None,
     ) -> int:
         """Execute one guarded statement: a :meth:`begin` with nothing else in it.
 
@@ -149,6 +161,7 @@ class AsyncPsycopgGuard(PsycopgBase, AsyncOperations):
             query: an INSERT, UPDATE or DELETE, as for ``connection.execute``. A SELECT is not noticed.
             params: its values.
             claim: claim and write at once.
+            once: as for :meth:`begin`.
 
         Returns:
             How many rows it affected; with RETURNING, how many it returned; -1 where the server does not say.
@@ -157,10 +170,11 @@ class AsyncPsycopgGuard(PsycopgBase, AsyncOperations):
             TypeError: ``query`` is no query. Pass a str, for instance, after the lease.
             RuntimeError: it is inside another :meth:`begin` of the same fence, and would wait for itself. Use that
                 block's connection.
-            StaleFence, UnclaimedFence, OutcomeUnknown, GuardUnavailable, GuardNotEnforceable, ValueError: as
-                :meth:`begin`.
+            StaleFence, UnclaimedFence, AlreadyDone, TooOld, OutcomeUnknown, GuardUnavailable, GuardNotEnforceable,
+                ValueError: as :meth:`begin`.
         """
-        transaction = self._transaction((holder,), claim=claim, caller_block=may_end_the_transaction(query))
+        caller_block = may_end_the_transaction(query)
+        transaction = self._transaction((holder,), claim=claim, caller_block=caller_block, once=once)
         lent = self._borrow(transaction.seconds)
         rows = -1
         try:
@@ -173,7 +187,9 @@ class AsyncPsycopgGuard(PsycopgBase, AsyncOperations):
                 raise
         return rows
 
-    async def advance(self, connection: AsyncConnection[Any], *holders: Fence | HasFence) -> None:
+    async def advance(
+        self, connection: AsyncConnection[Any], *holders: Fence | HasFence, once: str | None = None
+    ) -> None:
         """Check and lock the marks in a transaction of your own, from here to its end.
 
         It does **not** protect what this transaction read before: read again what you write from. It never commits.
@@ -182,19 +198,20 @@ class AsyncPsycopgGuard(PsycopgBase, AsyncOperations):
         Args:
             connection: of this guard's database. Its transaction is begun where there is none.
             holders: leases or fences of all resources that the transaction writes.
+            once: as for :meth:`begin`. What it notes is committed with your transaction.
 
         Raises:
             TypeError: ``connection`` is no psycopg ``AsyncConnection``.
             ValueError: it is in a nested transaction or in a savepoint (a rollback to it would drop the check), in a
                 failed transaction, or in pipeline mode. End that first.
             GuardNotEnforceable: it is in autocommit, outside ``connection.transaction()``; or as :meth:`begin`.
-            StaleFence, UnclaimedFence, GuardUnavailable: as :meth:`begin`.
+            StaleFence, UnclaimedFence, AlreadyDone, TooOld, GuardUnavailable: as :meth:`begin`.
         """
         if not isinstance(connection, AsyncConnection):
             kind = type(connection).__name__
             # SYNC instead: raise TypeError(f"advance takes a psycopg Connection, not {kind}{django_hint(connection)}")
             raise TypeError(f"advance takes a psycopg AsyncConnection, not {kind}")
-        transaction = self._transaction(holders, claim=False, joined=True)
+        transaction = self._transaction(holders, claim=False, joined=True, once=once)
         with transaction:
             await run_async(connection, transaction.plan_advance(connection), transaction.max_silence)
 

@@ -18,6 +18,7 @@ from storage_guards.sql.outcome import TABLE
 from storage_guards.sql.plans import Statement
 from storage_guards.sql.schema import POSTGRESQL_VISIBLE_TABLES, Choice, quoted
 from storage_guards.sql.statements import Statements, calls_in, digest_of, enforced_in, statements_on
+from storage_guards.sql.table import DONE
 
 AnyConnection = Connection[Any] | AsyncConnection[Any]
 
@@ -62,15 +63,15 @@ class Texts(NamedTuple):
 @cache
 def texts_in(schema: str) -> Texts:
     """Return the statements on the mark table of this schema."""
-    table = f"{quoted(schema)}.{TABLE}"
-    direct = statements_on(table)
+    table, done = f"{quoted(schema)}.{TABLE}", f"{quoted(schema)}.{DONE}"
+    direct = statements_on(table, done)
     check_name, prepare_check = _named("check", direct.check, "text, bigint, text, text")
     claim_name, prepare_claim = _named("claim", direct.claim, "text, bigint, text, text, bigint")
     return Texts(
         schema,
         table,
         direct,
-        statements_on(table, outermost=True),
+        statements_on(table, done, outermost=True),
         calls_in(schema),
         check_name,
         claim_name,
@@ -180,11 +181,11 @@ def text_of(
         joins: the check joins a transaction. The last column of its answer says whether it was outside any savepoint.
 
     Raises:
-        GuardNotEnforceable: the connection's client encoding cannot express the resource's name.
+        GuardNotEnforceable: the connection's client encoding cannot express the resource's name, or the key.
     """
     if isinstance(statement, str):
         return statement
-    name, resource, number, token, write, writes, _ = statement
+    name, resource, number, token, write, writes, _, key = statement
     quoted_name = literal(connection, resource)
     texts = access.located
     if prepared and name in PREPARED and not access.enforced and texts is not None:
@@ -195,7 +196,14 @@ def text_of(
         return POSTGRESQL_VISIBLE_TABLES
     statements = access.texts.joining if joins and not access.enforced else access.sql
     template: str = getattr(statements, name)
-    return template.format(resource=quoted_name, number=number, token=f"'{token}'", write=f"'{write}'", writes=writes)
+    return template.format(
+        resource=quoted_name,
+        number=number,
+        token=f"'{token}'",
+        write=f"'{write}'",
+        writes=writes,
+        key=literal(connection, key) if key else "",
+    )
 
 
 def literal(connection: AnyConnection, text: str) -> str:
@@ -207,5 +215,5 @@ def literal(connection: AnyConnection, text: str) -> str:
         return Escaping(connection.pgconn).escape_literal(text.encode(encoding)).decode(encoding)
     except UnicodeEncodeError as error:
         raise GuardNotEnforceable(
-            f"the connection's client_encoding ({encoding}) cannot express the resource name {text!r}; set it to UTF8"
+            f"the connection's client_encoding ({encoding}) cannot express the name or key {text!r}; set it to UTF8"
         ) from error

@@ -63,6 +63,8 @@ class PsycopgTransaction(GuardedTransaction[MarkAccess]):
         plan = plan_claim(self.fences, self.writes) if self.claims else plan_check(self.fences)
         admitted = yield from perform(connection, self._marks, plan, self.seconds, last=last)
         self.check_continuity(admitted)
+        if self.once is not None:
+            yield from perform(connection, self._marks, self.plan_once(admitted[0], self.once), self.seconds)
         self._admitted = admitted
         if not self.writes:
             self.note_commit()
@@ -90,6 +92,8 @@ class PsycopgTransaction(GuardedTransaction[MarkAccess]):
             self._marks.enforced = None
             raise
         self.check_continuity(admitted)
+        if self.once is not None:
+            yield from perform(connection, self._marks, self.plan_once(admitted[0], self.once), self.seconds)
         self._admitted = admitted
 
     def plan_commit(self, connection: AnyConnection) -> PQGen[None]:

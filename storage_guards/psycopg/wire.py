@@ -254,6 +254,8 @@ def _answers(connection: AnyConnection, statements: Sequence[Statement | str], r
             answers.append(all_rows(connection, result))
         elif each[0] == "visible_tables":
             answers.append(read_visible_tables(all_rows(connection, result)[0][0] or ""))
+        elif each[7]:  # a key is any text
+            answers.append(next(iter(all_rows(connection, result)), None))
         else:
             answers.append(first_row(result))
     return answers
@@ -321,7 +323,7 @@ def shut(connection: AnyConnection) -> None:
 
 
 def first_row(result: PGresult) -> Row | None:
-    """Return the first row of an answer, or None. All columns of the mark table except resources are ASCII."""
+    """Return the first row of an answer without resources and keys, or None. All other columns are ASCII."""
     if not result.ntuples:
         return None
     row: Row = ()

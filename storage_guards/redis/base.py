@@ -16,7 +16,15 @@ from redis.exceptions import RedisError
 
 from fencing.kernel.admission import admit_claim, admit_write, as_fence, sorted_fences
 from fencing.kernel.effects import Plan
-from fencing.kernel.errors import GuardUnavailable, OutcomeUnknown, StaleFence, StaleRead, UnclaimedFence
+from fencing.kernel.errors import (
+    AlreadyDone,
+    GuardUnavailable,
+    OutcomeUnknown,
+    StaleFence,
+    StaleRead,
+    TooOld,
+    UnclaimedFence,
+)
 from fencing.kernel.fence import Fence, HasFence, Mark, check_resource
 from fencing.kernel.process import OfThisProcess
 from fencing.redis.calls import call_without_token
@@ -24,10 +32,20 @@ from fencing.redis.keys import slot_of
 from fencing.redis.scripts import Script
 from storage_guards.bounds import check_timeout, check_unknown, wait_seconds
 from storage_guards.continuity import Acknowledged, Continuity, check, new_id
-from storage_guards.redis.commands import READS, WRITES, check_keys, encode, mark_key, packed_command
+from storage_guards.once import already_done, check_once
+from storage_guards.redis.commands import (
+    MOST_DONE,
+    READS,
+    WRITES,
+    check_keys,
+    done_key,
+    encode,
+    mark_key,
+    packed_command,
+)
 from storage_guards.redis.replies import State, check_policy, decoded, failed_command, found_under, state_of
 from storage_guards.redis.requests import Requests
-from storage_guards.redis.scripts import CLAIM, READ, READ_MARKS, SETTLE, WRITE, checked_script
+from storage_guards.redis.scripts import CLAIM, READ, READ_MARKS, SETTLE, WRITE, WRITE_ONCE, checked_script
 from storage_guards.sending import Sending
 
 POLICY_SECONDS = 60.0
@@ -39,7 +57,22 @@ MOST_UNSETTLED = 1000
 _OWN_WRITE = "this guard object wrote to it meanwhile: inside a block, write with the transaction, not with the guard"
 
 Holder = Fence | HasFence
-_Request = tuple[Script, list[bytes], list[Any]]
+
+
+class _Request(NamedTuple):
+    """A write behind the check.
+
+    Args:
+        script: of it.
+        keys: of the data.
+        parts: its arguments.
+        once: the key of what it does once. None: it has none.
+    """
+
+    script: Script
+    keys: list[bytes]
+    parts: list[Any]
+    once: str | None = None
 
 
 class RedisBase(OfThisProcess):
@@ -193,6 +226,9 @@ class RedisBase(OfThisProcess):
             if self._settle(state.writes):  # an earlier write, whose reply was lost, came after the reads
                 raise StaleRead(resource=fence.resource)
             return fence, state
+        if request.once is not None and reply[0] in (b"done", b"too old"):
+            sending.unknown = None
+            raise self._refused_once(holders[0], request.once, *reply)
         seqs = dict(zip(fences, map(int, reply[1]), strict=True))
         for fence, holder in self._pairs(holders):
             self._continuity.remember(holder, fence, seqs[fence], id_)
@@ -213,17 +249,21 @@ class RedisBase(OfThisProcess):
         sending: Sending,
     ) -> Plan[Any]:
         """Send a write, and again if the server has another history than the write names: then it was not done."""
-        script, keys, parts = request
+        script, keys, parts, once = request
         first, known = fences[0], last[fences[0]]
         states: list[str | int] = []
         for fence in fences:
             states += (fence.number, fence.token, newest[fence])
         names: tuple[Any, ...] = (*(mark_key(fence.resource) for fence in fences), *keys)
+        if once is not None:
+            names = (names[0], done_key(first.resource), *keys)
+            parts = [once, MOST_DONE, *parts]
         slot = self._slot(first)
         while True:
             history = self._histories[slot]
             writes = f"{id_} {newest[first]} {history}"
-            unknown = OutcomeUnknown(fence=first, seq=1 + (known.seq if known else 0), recent_writes=writes)
+            seq = 1 + (known.seq if known else 0)
+            unknown = OutcomeUnknown(fence=first, seq=seq, recent_writes=writes, once=once)
             call = call_without_token(script, names, (len(fences), id_, history, *states, *parts))
             try:
                 reply = yield from self._requests.plan_once(call, first.resource, deadline, unknown, sending)
@@ -254,7 +294,7 @@ class RedisBase(OfThisProcess):
             self._unsettled.pop(id_, None)
         return bool(found)
 
-    def _request_of(self, fences: Sequence[Fence], commands: Sequence[object]) -> _Request:
+    def _request_of(self, fences: Sequence[Fence], commands: Sequence[object], once: str | None = None) -> _Request:
         keys: list[bytes] = []
         parts: list[bytes | int] = []
         for command in commands:
@@ -262,23 +302,28 @@ class RedisBase(OfThisProcess):
             keys += its_keys
             parts += (len(encoded), *encoded)
         self._check_keys(fences, keys)
-        return WRITE, keys, parts
+        return _Request(WRITE if once is None else WRITE_ONCE, keys, parts, once)
 
-    def _script_request(self, fence: Fence, lua: str, keys: Sequence[Any], args: Sequence[Any]) -> _Request:
+    def _script_request(
+        self, fence: Fence, lua: str, keys: Sequence[Any], args: Sequence[Any], once: str | None
+    ) -> _Request:
         if not isinstance(lua, str):
             raise TypeError(f"the Lua is a str, not {type(lua).__name__}")
         if isinstance(keys, (str, bytes)) or isinstance(args, (str, bytes)):
             raise TypeError("keys and args are lists; write keys=[key]")
         names = [encode(key) for key in keys]
         self._check_keys([fence], names)
-        return checked_script(lua), names, [encode(argument) for argument in args]
+        script = checked_script(lua, once is not None)
+        return _Request(script, names, [encode(argument) for argument in args], once)
 
     def _check_keys(self, fences: Sequence[Fence], keys: Sequence[bytes]) -> None:
         check_keys((fence.resource for fence in fences), keys, one_slot=self._cluster)
 
     # Blocks
 
-    def _plan_begin(self, holders: Sequence[Holder], claim: bool) -> Plan[dict[Fence, str]]:
+    def _plan_begin(self, holders: Sequence[Holder], claim: bool, once: str | None) -> Plan[dict[Fence, str]]:
+        if once is not None:
+            check_once(once, holders)
         fences = sorted_fences(holders)
         self._check_keys(fences, ())
         deadline = time.monotonic() + wait_seconds(holders, self._timeout)
@@ -289,13 +334,36 @@ class RedisBase(OfThisProcess):
             states = yield from self._plan_states(fences, deadline)
             for fence, state in states.items():
                 check(last[fence], fence, state.mark.seq, state.writes)
-        return {fence: states[fence].writes[0] for fence in fences}
+        newest = {fence: states[fence].writes[0] for fence in fences}
+        if once is not None:
+            yield from self._plan_inspect(holders[0], newest, once)
+        return newest
+
+    def _plan_inspect(self, holder: Holder, newest: dict[Fence, str], once: str) -> Plan[None]:
+        """Raise AlreadyDone or TooOld before a block that would be refused at its end."""
+        key = done_key(next(iter(newest)).resource)
+        before, floor = yield from self._plan_read_of(newest, [b"HMGET", key, once, b""], [key.encode()])
+        if before is not None:
+            raise self._refused_once(holder, once, b"done", before)
+        if floor is not None and once.encode() <= floor:
+            raise self._refused_once(holder, once, b"too old", floor)
+
+    @staticmethod
+    def _refused_once(holder: Holder, once: str, why: bytes, found: bytes) -> AlreadyDone | TooOld:
+        if why == b"too old":
+            return TooOld(resource=as_fence(holder).resource, key=once, floor=found.decode())
+        number, micros, _ = found.split()
+        return already_done(holder, once, int(number), int(micros) / 1e6)
 
     def _plan_read(self, newest: dict[Fence, str], command: object) -> Plan[Any]:
         """Read on a server whose marks are as the block has found them: a connection may lead to a former primary."""
-        fences = list(newest)
         parts, keys = packed_command(command, READS)
-        self._check_keys(fences, keys)
+        self._check_keys(list(newest), keys)
+        reply = yield from self._plan_read_of(newest, parts, keys)
+        return decoded(reply) if self._decode else reply
+
+    def _plan_read_of(self, newest: dict[Fence, str], parts: Sequence[Any], keys: Sequence[bytes]) -> Plan[Any]:
+        fences = list(newest)
         names: tuple[Any, ...] = (*(mark_key(fence.resource) for fence in fences), *keys)
         arguments: list[Any] = [len(fences)]
         for fence in fences:
@@ -308,7 +376,7 @@ class RedisBase(OfThisProcess):
             raise self._stale_block(fence, self._present(fence, reply[2]))
         if isinstance(reply[1], RedisError):
             raise reply[1]
-        return decoded(reply[1]) if self._decode else reply[1]
+        return reply[1]
 
     def _stale_block(self, fence: Fence, state: State) -> StaleRead:
         """Return the error of a block whose mark has another state than at its begin."""
@@ -329,9 +397,18 @@ class RedisBase(OfThisProcess):
         if reply[0] == b"changed":
             state_of(fence.resource, reply[2])  # which raises
         landed = {b"landed": True, b"never": False}.get(reply[0])
+        if landed is None and error.once is not None and (yield from self._plan_done_by(fence, error.once)) == write:
+            landed = True
         if landed is not None:
             self._settle([write])
         return landed
+
+    def _plan_done_by(self, fence: Fence, once: str) -> Plan[str | None]:
+        """Return the id of the write that has done this. It is there for longer than the mark remembers it."""
+        deadline = time.monotonic() + self._timeout
+        call = call_without_token(READ, (done_key(fence.resource),), (0, "HGET", done_key(fence.resource), once))
+        reply = yield from self._requests.plan_repeated(call, fence.resource, deadline)
+        return None if reply[1] is None else str(reply[1].split()[2].decode())
 
     # Requests
 

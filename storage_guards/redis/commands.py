@@ -11,6 +11,9 @@ from typing import Any
 
 from fencing.redis.keys import keys_of, slot_of, tag_of
 
+MOST_DONE = 1000
+"""How many keys of what was done once a resource keeps. The lowest go first."""
+
 MOST_PARTS = 5_000
 """The most parts of one command: Lua cannot pass many more to Redis."""
 
@@ -78,6 +81,11 @@ READS = _table(
 def mark_key(resource: str) -> str:
     """Return the key of a resource's mark, in the resource's slot."""
     return f"fencing:1:{{{tag_of(resource)}}}:mark:{resource}"
+
+
+def done_key(resource: str) -> str:
+    """Return the key of what was done once under a resource, in the resource's slot."""
+    return f"fencing:1:{{{tag_of(resource)}}}:done:{resource}"
 
 
 def encode(argument: object) -> bytes:

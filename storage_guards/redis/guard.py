@@ -13,6 +13,7 @@ from fencing.kernel.effects import Plan, run
 from fencing.kernel.errors import OutcomeUnknown
 from fencing.kernel.fence import Fence, HasFence, Mark
 from storage_guards.blocks import block
+from storage_guards.once import check_once
 from storage_guards.redis.base import RedisBase
 from storage_guards.redis.clients import CLUSTERS, check_client, connections_of
 from storage_guards.redis.commands import Argument, Command
@@ -102,7 +103,9 @@ class RedisGuard(RedisBase):
         """
         return self._run(self._plan_mark(resource))  # type: ignore[no-any-return]
 
-    def write(self, holder: Fence | HasFence, *commands: Command, claim: bool = False) -> list[Any]:
+    def write(
+        self, holder: Fence | HasFence, *commands: Command, claim: bool = False, once: str | None = None
+    ) -> list[Any]:
         """Check the fence and run the commands, in one script: ``write(lease, ("SET", key, value), ("INCR", other))``.
 
         Nothing else runs between them. They are **not** undone if a later one fails. To decide before the first write,
@@ -113,6 +116,9 @@ class RedisGuard(RedisBase):
             commands: tuples of a command's name and its arguments. Each one writes, and its keys are known to the
                 guard: others are refused, before anything is sent.
             claim: claim first. It is right only if nothing was read before.
+            once: a key of what this does, such as ``"2026-11-23"``: at most one write of this resource with this key is
+                accepted. It needs exactly one lease. The last 1000 keys are kept (docs/guards/once.md). 255 bytes of
+                UTF-8 at most.
 
         Returns:
             The reply to each command, as Redis sends it. With ``decode_responses``, what is no text stays bytes.
@@ -121,6 +127,8 @@ class RedisGuard(RedisBase):
             TypeError, ValueError: a command or a key is refused; nothing was written. The text says why.
             StaleFence: a newer fence was claimed. Stop.
             UnclaimedFence: this fence was not claimed here, or Redis has lost the claim. Acquire again.
+            AlreadyDone: a write with this ``once`` was accepted before. Go on without it.
+            TooOld: this ``once`` is not above the lowest of the 1000 that are kept. Read the data, and decide.
             OutcomeUnknown: the reply was lost. Ask :meth:`landed`.
             StaleRead: an earlier write of this guard, whose reply was lost, has happened meanwhile. Read again.
             redis.exceptions.ResponseError: a command failed, such as one on a key of another type. The text says which;
@@ -130,7 +138,9 @@ class RedisGuard(RedisBase):
         """
         if not commands:
             raise TypeError("write needs at least one command, such as ('SET', key, value)")
-        request = self._request_of([as_fence(holder)], commands)
+        if once is not None:
+            check_once(once, (holder,))
+        request = self._request_of([as_fence(holder)], commands, once)
         sending = Sending()
         return self._send(self._plan_write([holder], request, claim, sending), sending)  # type: ignore[no-any-return]
 
@@ -142,6 +152,7 @@ class RedisGuard(RedisBase):
         keys: Sequence[str | bytes] = (),
         args: Sequence[Argument] = (),
         claim: bool = False,
+        once: str | None = None,
     ) -> Any:
         """Check the fence and run Lua of your own behind the check, in one script.
 
@@ -154,6 +165,7 @@ class RedisGuard(RedisBase):
             keys: all keys that it uses. In a Cluster they are in the resource's slot.
             args: its arguments.
             claim: claim first. It is right only if nothing was read before.
+            once: as for :meth:`write`.
 
         Returns:
             What the Lua returned, as Redis sends it.
@@ -161,14 +173,19 @@ class RedisGuard(RedisBase):
         Raises:
             ValueError: the Lua does not compile, or a key is refused; nothing was written.
             redis.exceptions.ResponseError: the Lua failed; what it did before stays done.
-            StaleFence, UnclaimedFence, OutcomeUnknown, GuardUnavailable, GuardNotEnforceable: as :meth:`write`.
+            StaleFence, UnclaimedFence, AlreadyDone, TooOld, OutcomeUnknown, GuardUnavailable, GuardNotEnforceable: as
+                :meth:`write`.
         """
-        request = self._script_request(as_fence(holder), lua, keys, args)
+        if once is not None:
+            check_once(once, (holder,))
+        request = self._script_request(as_fence(holder), lua, keys, args, once)
         sending = Sending()
         return self._send(self._plan_write([holder], request, claim, sending), sending)
 
     @block
-    def begin(self, *holders: Fence | HasFence, claim: bool = False) -> Iterator[RedisTransaction]:
+    def begin(
+        self, *holders: Fence | HasFence, claim: bool = False, once: str | None = None
+    ) -> Iterator[RedisTransaction]:
         """Run one transaction: it reads at once, and its writes are done together, as the block ends.
 
         The fences are checked before the block, and again by the script that writes. That script is refused if anyone
@@ -178,23 +195,24 @@ class RedisGuard(RedisBase):
         Args:
             holders: leases or fences of all resources that the block writes. In a Cluster they are of one slot.
             claim: claim first. It is right only if nothing was read outside the block.
+            once: as for :meth:`write`. It is looked for before the block, and again as the block ends.
 
         Returns:
             A context manager; its value has ``read(...)`` and ``write(...)``.
 
         Raises:
             StaleRead: another thread or process wrote under the same fence meanwhile; nothing was written. Start over.
-            StaleFence, UnclaimedFence, OutcomeUnknown, ResponseError, GuardUnavailable, GuardNotEnforceable: as
-                :meth:`write`.
+            StaleFence, UnclaimedFence, AlreadyDone, TooOld, OutcomeUnknown, ResponseError, GuardUnavailable,
+                GuardNotEnforceable: as :meth:`write`.
         """
-        newest, sending = self._run(self._plan_begin(holders, claim)), Sending()
+        newest, sending = self._run(self._plan_begin(holders, claim, once)), Sending()
         block = RedisTransaction(self, newest)
         try:
             try:
                 yield block
             finally:
                 block.end()
-            request = self._request_of(block.fences, block.commands)
+            request = self._request_of(block.fences, block.commands, once)
             self._run(self._plan_commit(holders, newest, request, sending))
         except BaseException as error:  # noqa: BLE001 - raised again, with its meaning
             raise sending.explain(error)  # noqa: B904 - it sets the cause

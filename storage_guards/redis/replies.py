@@ -97,8 +97,8 @@ def error_of(refused: CoordinatorUnavailable, resource: str) -> FencingError | V
     if _NOT_PERMITTED.search(text):
         return GuardNotEnforceable(
             f"this user of Redis may not do that; nothing was written; give it the permissions of "
-            f"docs/guards/redis.md: EVAL, EVALSHA, HMGET, HSET, HINCRBY, HGET and INFO, its own commands, and the keys "
-            f"fencing:* and those of the data ({text})"
+            f"docs/guards/redis.md: EVAL, EVALSHA, HMGET, HSET, HINCRBY, HGET and INFO (for once= also TIME, HLEN, "
+            f"HKEYS and HDEL), its own commands, and the keys fencing:* and those of the data ({text})"
         )
     if "ompiling script" in text:
         return ValueError(f"Redis cannot compile the Lua; nothing was written: {text}")

@@ -34,16 +34,24 @@ def _script(name: str, text: str) -> Script:
     return Script(name, text, sha, bulks(("EVALSHA", sha)), bulks(("EVAL", text)), frozenset((list,)))
 
 
-_CHECK = _text("mark") + _text("check")
+_ADMIT, _COUNT, _COUNTED = _text("check").partition("for i = 1, count do seqs[i]")
+_CHECK = _text("mark") + _ADMIT + _COUNT + _COUNTED
+_CHECK_ONCE = _text("mark") + _ADMIT + _text("once") + _COUNT + _COUNTED + "note()\n"
 
 CLAIM = _script("claim", _text("mark") + _text("claim"))
 READ_MARKS = _script("read_marks", _text("mark") + _text("read_marks"))
 READ = _script("read", _text("mark") + _text("read"))
 WRITE = _script("write", _CHECK + _text("write"))
+WRITE_ONCE = _script("write_once", _CHECK_ONCE + _text("write"))
 SETTLE = _script("settle", _text("mark") + _text("settle"))
 
 
 @lru_cache(maxsize=256)  # scripts in use; a program has a few, and builds no texts from data
-def checked_script(lua: str) -> Script:
-    """Return the script that checks the marks first, and then runs the caller's Lua."""
-    return _script("script", _CHECK + _BODY % lua)
+def checked_script(lua: str, once: bool = False) -> Script:
+    """Return the script that checks the marks first, and then runs the caller's Lua.
+
+    Args:
+        lua: the caller's.
+        once: it also notes that a key is done.
+    """
+    return _script("script", (_CHECK_ONCE if once else _CHECK) + _BODY % lua)

@@ -14,6 +14,7 @@ from fencing.kernel.errors import OutcomeUnknown
 from fencing.kernel.fence import Fence, check_resource
 from fencing.kernel.process import OfThisProcess
 from storage_guards.bounds import check_timeout, check_unknown, wait_seconds
+from storage_guards.once import check_key
 from storage_guards.sql.enforcement import enforce, question_for_forgers
 from storage_guards.sql.errors import ASK_AGAIN, NOTHING_WRITTEN, ErrorContext
 from storage_guards.sql.pruning import Pruning, check_pruning
@@ -21,7 +22,7 @@ from storage_guards.sql.schema import check_schema
 
 logger = logging.getLogger("fencing")
 
-_REPEAT = "the marks deleted until then stay deleted; call prune again"
+_REPEAT = "what was deleted until then stays deleted; call it again"
 
 
 class Operation(NamedTuple):
@@ -83,6 +84,11 @@ class OperationsBase(OfThisProcess, ABC):
         pruning = check_pruning(below, older_than)
         return Operation(self._errors(then=_REPEAT), lambda connection: self._prune(connection, pruning))
 
+    def _done_pruning(self, resource: str, below: object) -> Operation:
+        check_resource(resource)
+        key = check_key(below, "below")
+        return Operation(self._errors(then=_REPEAT), lambda connection: self._prune_done(connection, resource, key))
+
     def _verification(self) -> Operation:
         return Operation(self._errors(), self._verify)
 
@@ -122,6 +128,10 @@ class OperationsBase(OfThisProcess, ABC):
     @abstractmethod
     def _prune(self, connection: Any, pruning: Pruning) -> Any:
         """Delete the marks that may go, in several transactions, and return how many were deleted."""
+
+    @abstractmethod
+    def _prune_done(self, connection: Any, resource: str, below: str) -> Any:
+        """Delete what is noted of the keys below this one, in several transactions, and return how many went."""
 
     @abstractmethod
     def _verify(self, connection: Any) -> Any:

@@ -20,7 +20,7 @@ from storage_guards.sql.functions import CREATE_FUNCTIONS
 from storage_guards.sql.outcome import TABLE
 from storage_guards.sql.schema import quoted
 from storage_guards.sql.statements import CREATE_LOCK
-from storage_guards.sql.table import NAMES_OF_FUNCTIONS, VERSION, VERSION_MARK
+from storage_guards.sql.table import DONE, NAMES_OF_FUNCTIONS, VERSION, VERSION_MARK
 from storage_guards.sql.verify import forgers
 
 _ROW_TRIGGER = "fencing_enforced"
@@ -163,6 +163,9 @@ BEGIN
         WHERE pronamespace = quote_ident(home)::regnamespace AND proname IN ({{names}});
     EXECUTE format('GRANT USAGE ON SCHEMA %I TO %I', home, app);
     EXECUTE format('GRANT SELECT ON TABLE %s TO %I', marks, app);
+    IF to_regclass(format('%I.{DONE}', home)) IS NOT NULL THEN
+        EXECUTE format('GRANT SELECT, INSERT ON TABLE %I.{DONE} TO %I', home, app);
+    END IF;
     FOR grantee IN
         SELECT DISTINCT CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(a.grantee)) END
         FROM pg_class, aclexplode(relacl) AS a WHERE oid = marks_oid AND a.grantee <> relowner

@@ -24,6 +24,7 @@ from fencing.sql.errors import (
     login_was_refused,
 )
 from storage_guards.sql.outcome import TABLE
+from storage_guards.sql.table import DONE
 
 NOTHING_WRITTEN = "no data was written, retry"
 ASK_AGAIN = "the outcome is still open, ask again"
@@ -127,7 +128,15 @@ class ErrorContext(ABC):
             message: the first line of the error.
         """
         if state == UNDEFINED_TABLE:
-            return GuardNotEnforceable(f"the table {TABLE} is missing: call guard.create_tables() once")
+            missing = DONE if DONE in message else TABLE
+            return GuardNotEnforceable(
+                f"the table {missing} is missing: call guard.create_tables() once; nothing was written"
+            )
+        if state == UNDEFINED_COLUMN and "write_id" in message:
+            return GuardNotEnforceable(
+                f"the table {DONE} is of an earlier program, which never filled it: DROP TABLE {DONE}, and call "
+                f"guard.create_tables(); nothing was written"
+            )
         if state == UNDEFINED_COLUMN:
             return GuardNotEnforceable(
                 f"the table {TABLE} is of another version than this library ({message}): guard.create_tables() says "

@@ -109,6 +109,34 @@ class Operations(OperationsBase):
         count: int = self._operate(self._pruning(below, older_than))
         return count
 
+    def prune_done(self, resource: str, *, below: str) -> int:
+        """Delete what is noted as done once, of the keys below this one, and refuse these keys for ever instead.
+
+        A block with ``once=`` leaves a row for its key. To delete it must not let the block run again. So the highest
+        key that was deleted becomes the **floor** of the resource's keys: an absent key at or below it is refused
+        (``TooOld``). Keys are compared byte by byte, so prune only keys that sort by time: dates such as
+        ``"2026-11-23"``. Rows of other resources stay.
+
+        Each transaction locks the resource's mark, and deletes 1000 rows at most. The role needs the privilege to
+        DELETE from ``fencing_done``.
+
+        Args:
+            resource: the name of the lock.
+            below: delete the rows of the keys below this one. Choose it so old that nobody comes with such a key any
+                more.
+
+        Returns:
+            How many rows were deleted.
+
+        Raises:
+            TypeError, ValueError: an argument is no text, or is empty or too long.
+            GuardUnavailable: the database did not answer, or the mark stayed locked. The rows deleted until then stay
+                deleted. Call it again.
+            GuardNotEnforceable: the table or the privilege is missing. The text says what to do.
+        """
+        count: int = self._operate(self._done_pruning(resource, below))
+        return count
+
     def verify(self) -> VerifyReport:
         """Inspect the table and the database's settings, and report what to change. It changes nothing.
 

@@ -12,6 +12,9 @@ mark's row lock. So the committed ids are the latest part of the mark's history,
 - **An older write is there, but not its id: False.** If it had landed, its id would stand in front of the older one.
 - **Neither: None.** Too many writes came after it, or this is not the database that it was sent to.
 
+A block with ``once=`` also has a row for its key, with the id of its write. That row stays. So it tells the verdict
+for ever: its id is the write's (True), or another write has done it (False).
+
 The oldest entry of all is the table's id, for the first write of a mark. It counts only above the floor: below, the
 mark may have been pruned with the write in it, and begun anew.
 
@@ -47,10 +50,19 @@ class Admitted(NamedTuple):
     recent_writes: str
     transaction: str | None
 
-    def unknown(self) -> OutcomeUnknown:
-        """Return the error to raise if the answer to this write's commit is lost."""
+    @property
+    def write_id(self) -> str:
+        """The id of this write."""
+        return self.recent_writes.partition(" ")[0]
+
+    def unknown(self, once: str | None = None) -> OutcomeUnknown:
+        """Return the error to raise if the answer to this write's commit is lost.
+
+        Args:
+            once: the key of the block, if it has one.
+        """
         return OutcomeUnknown(
-            fence=self.fence, seq=self.seq, transaction=self.transaction, recent_writes=self.recent_writes
+            fence=self.fence, seq=self.seq, transaction=self.transaction, recent_writes=self.recent_writes, once=once
         )
 
 
@@ -62,11 +74,14 @@ class Settled(NamedTuple):
         table: the table's id, from its floor row: the oldest entry of each mark that remembers all of its writes. ""
             where there is none.
         floor: the highest number among marks that were pruned.
+        done_by: the id of the write that has done what the unknown one does once. None: it is not done, or that was
+            pruned; or the unknown write has no key.
     """
 
     recent_writes: str | None
     table: str
     floor: int
+    done_by: str | None = None
 
 
 def verdict(unknown: OutcomeUnknown, settled: Settled) -> bool | None:
@@ -77,6 +92,8 @@ def verdict(unknown: OutcomeUnknown, settled: Settled) -> bool | None:
     now = [settled.table] if settled.recent_writes is None else settled.recent_writes.split()
     if own in now:
         return True
+    if settled.done_by is not None:
+        return settled.done_by == own
     shared = set(older) & set(now)
     if shared == {settled.table}:
         return False if unknown.fence.number > settled.floor else None

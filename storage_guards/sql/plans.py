@@ -53,6 +53,7 @@ class Statement(NamedTuple):
         writes: what to add to ``seq``.
         after: "admitted": it has no effect unless the statement before it was admitted. "refused": it has none if the
             statement before it found something. Where each statement is a request, it is then left out.
+        key: of something that is done once.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Statement(NamedTuple):
     write: str = ""
     writes: int = 1
     after: Literal["", "admitted", "refused"] = ""
+    key: str = ""
 
 
 class Ask(NamedTuple):
@@ -136,7 +138,7 @@ def plan_check(
         shown = yield Ask([Statement("read_mark", fence.resource) for fence in fences])
     if len(fences) == 1:
         [fence] = fences  # the usual case: each guarded write comes here, so nothing is called that is not needed
-        check = _new(Statement, ("check", fence.resource, fence.number, fence.token, new_id(), 1, ""))
+        check = _new(Statement, ("check", fence.resource, fence.number, fence.token, new_id(), 1, "", ""))
         answers = yield _new(Ask, ((check,), True, False, "", ""))
     else:
         answers = yield Ask([_on("check", fence, after="admitted") for fence in fences], begins=True)
@@ -248,8 +250,10 @@ def plan_settle(unknown: OutcomeUnknown) -> Plan[bool | None]:
     """
     fence = unknown.fence
     probes = [_on("lock_mark", fence), _on("lock_absence", fence, after="refused"), _on("lock_floor", fence)]
+    if unknown.once is not None:
+        probes.append(Statement("read_done", fence.resource, key=unknown.once))
     for _ in range(ROUNDS):
-        mark, absent, floor = yield Ask(probes, begins=True, read_committed=True, ends="ROLLBACK")
+        mark, absent, floor, *done = yield Ask(probes, begins=True, read_committed=True, ends="ROLLBACK")
         if is_admitted(mark) or is_admitted(absent):
             row = floor.row if type(floor) is Refused else floor
             return verdict(
@@ -258,6 +262,7 @@ def plan_settle(unknown: OutcomeUnknown) -> Plan[bool | None]:
                     recent_writes=None if mark is None else mark[0],
                     table="" if row is None else row[1],
                     floor=MAX_NUMBER if row is None else int(row[0]),
+                    done_by=done[0][1] if done and done[0] is not None else None,
                 ),
             )
     raise keeps_changing(fence, ASK_AGAIN)

@@ -16,7 +16,9 @@ from hashlib import sha256
 from typing import NamedTuple
 
 from storage_guards.sql.outcome import FLOOR, REMEMBERED_CHARACTERS, TABLE
+from storage_guards.sql.pruning import BATCH
 from storage_guards.sql.schema import quoted
+from storage_guards.sql.table import DONE
 
 CREATE_LOCK = 7_236_273_601
 """The advisory lock under which PostgreSQL creates tables and functions, because IF NOT EXISTS fails in a race. The
@@ -64,9 +66,17 @@ _ADMITS = (
 )
 
 
+_SECOND = "CAST(floor(extract(epoch FROM done_at)) AS bigint)"
+_SECOND_OF_SQLITE = "CAST(strftime('%s', done_at) AS INTEGER)"
+_LOWEST = (
+    "SELECT once_key FROM {done} WHERE resource = {{resource}} AND once_key > '' AND once_key < {{key}} "
+    f"ORDER BY once_key LIMIT {BATCH}"
+)
+
+
 class Statements(NamedTuple):
     """Templates of :meth:`str.format`. The fields are ``resource``, ``number``, ``token``, ``write`` (a new random id)
-    and ``writes`` (what to add to ``seq``: 1 for a write, 0 for a mere claim).
+    and ``writes`` (what to add to ``seq``: 1 for a write, 0 for a mere claim). Those of what is done once have ``key``.
 
     Args:
         check: admits a write. It answers with a row (seq, recent_writes; on PostgreSQL also xact) if the fence is the
@@ -84,6 +94,12 @@ class Statements(NamedTuple):
         read_mark: reads the mark: a row (number, token, seq, recent_writes, readers). It locks nothing, so the mark may
             change at any time.
         read_floor: reads the floor: a row (number, recent_writes). It locks nothing.
+        note_done: notes that the key is done. It answers with a row if that was not noted before.
+        read_done: reads what is noted of the key: a row (number, write_id, the second in which it was done).
+        key_floor: answers with a row (floor) if the key is not above the highest one that was pruned.
+        last_done: reads the highest key among the lowest ones below this one, and how many these are.
+        raise_key_floor: raises the floor of the keys to this key.
+        delete_done: deletes what is noted of the keys up to this one.
     """
 
     check: str
@@ -95,6 +111,12 @@ class Statements(NamedTuple):
     lock_absence: str
     read_mark: str
     read_floor: str
+    note_done: str
+    read_done: str
+    key_floor: str
+    last_done: str
+    raise_key_floor: str
+    delete_done: str
 
 
 def digest_of(statement: str) -> str:
@@ -106,8 +128,8 @@ def digest_of(statement: str) -> str:
     return sha256(statement.encode()).hexdigest()[:32]
 
 
-def statements_on(table: str, *, postgresql: bool = True, outermost: bool = False) -> Statements:
-    """Return the rule's statements on the table of that name, which may be qualified by a schema.
+def statements_on(table: str, done: str = DONE, *, postgresql: bool = True, outermost: bool = False) -> Statements:
+    """Return the rule's statements on the tables of these names, which may be qualified by a schema.
 
     On SQLite (``postgresql`` is False) there is one writer at a time: the earlier UPDATE has taken the write lock,
     which covers the floor.
@@ -155,6 +177,23 @@ def statements_on(table: str, *, postgresql: bool = True, outermost: bool = Fals
         ),
         read_mark=f"SELECT number, token, seq, recent_writes, readers FROM {table} WHERE resource = {{resource}}",
         read_floor=f"SELECT number, recent_writes FROM {table} WHERE resource = '{FLOOR}'",
+        # The first column of the answer is a number, as every performer expects it.
+        note_done=(
+            f"INSERT INTO {done} (resource, once_key, number, write_id) "
+            "VALUES ({resource}, {key}, {number}, {write}) ON CONFLICT DO NOTHING RETURNING number"
+        ),
+        read_done=(
+            f"SELECT number, write_id, {_SECOND if postgresql else _SECOND_OF_SQLITE} FROM {done} "
+            "WHERE resource = {resource} AND once_key = {key}"
+        ),
+        key_floor=f"SELECT floor FROM {done} WHERE resource = {{resource}} AND once_key = '' AND floor >= {{key}}",
+        last_done=f"SELECT max(once_key), count(*) FROM ({_LOWEST.format(done=done)}) AS lowest",
+        raise_key_floor=(
+            f"INSERT INTO {done} (resource, once_key, number, floor) VALUES ({{resource}}, '', 0, {{key}}) "
+            f"ON CONFLICT (resource, once_key) DO UPDATE "
+            f"SET floor = {'greatest' if postgresql else 'max'}({DONE}.floor, excluded.floor)"
+        ),
+        delete_done=f"DELETE FROM {done} WHERE resource = {{resource}} AND once_key > '' AND once_key <= {{key}}",
     )
 
 
@@ -218,8 +257,8 @@ class MySQLStatements(NamedTuple):
     is_innodb: bool
 
 
-def statements_on_mysql(table: str, schema: str, *, is_innodb: bool) -> MySQLStatements:
-    """Return the statements on the table of that name, which may name a partition, in this schema.
+def statements_on_mysql(table: str, done: str, schema: str, *, is_innodb: bool) -> MySQLStatements:
+    """Return the statements on the tables of these names, which may name a partition, in this schema.
 
     Each verdict takes two of them. The first takes the mark's row lock, and changes the row only if the rule admits the
     fence. Assignments run from left to right, so a column's old value is used before it is assigned: number comes last.
@@ -237,6 +276,12 @@ def statements_on_mysql(table: str, schema: str, *, is_innodb: bool) -> MySQLSta
         f"SELECT number, CONVERT(token USING utf8mb4) AS token, seq, "
         f"CONVERT(recent_writes USING utf8mb4) AS recent_writes, readers, {engine} AS engine "
         f"FROM {table} WHERE resource = UNHEX({{resource}})"
+    )
+    done_engine = engine.replace(f"'{TABLE}'", f"'{DONE}'")
+    read_done = (
+        "SELECT number, CONVERT(write_id USING utf8mb4) AS write_id, "
+        f"TIMESTAMPDIFF(SECOND, '1970-01-01 00:00:00', done_at) AS second, {done_engine} AS engine FROM {done} "
+        "WHERE resource = UNHEX({resource}) AND once_key = UNHEX({key}) FOR UPDATE"
     )
     here = "WHERE resource = UNHEX({resource})"
     changes = (_CHECK_MYSQL, _RAISE, _CHECK_AS_SEEN)
@@ -263,6 +308,30 @@ def statements_on_mysql(table: str, schema: str, *, is_innodb: bool) -> MySQLSta
             ),
             read_mark=read,
             read_floor=read,
+            note_done=(
+                f"INSERT INTO {done} (resource, once_key, number, write_id, done_at) "
+                f"VALUES (UNHEX({{resource}}), UNHEX({{key}}), {{number}}, {{write}}, UTC_TIMESTAMP()) "
+                f"ON DUPLICATE KEY UPDATE number = number"
+            ),
+            read_done=read_done,
+            key_floor=(
+                f"SELECT CONVERT(floor USING utf8mb4) FROM {done} "
+                f"WHERE resource = UNHEX({{resource}}) AND once_key = '' AND floor >= UNHEX({{key}}) LOCK IN SHARE MODE"
+            ),
+            last_done=(
+                f"SELECT CONVERT(max(once_key) USING utf8mb4), count(*) FROM (SELECT once_key FROM {done} "
+                f"WHERE resource = UNHEX({{resource}}) AND once_key > '' AND once_key < UNHEX({{key}}) "
+                f"ORDER BY once_key LIMIT {BATCH}) AS lowest"
+            ),
+            raise_key_floor=(
+                f"INSERT INTO {done} (resource, once_key, number, done_at, floor) "
+                f"VALUES (UNHEX({{resource}}), '', 0, UTC_TIMESTAMP(), UNHEX({{key}})) "
+                f"ON DUPLICATE KEY UPDATE floor = GREATEST(floor, UNHEX({{key}}))"
+            ),
+            delete_done=(
+                f"DELETE FROM {done} "
+                f"WHERE resource = UNHEX({{resource}}) AND once_key > '' AND once_key <= UNHEX({{key}})"
+            ),
         ),
         f"{read} FOR UPDATE",
         check.format(here=here, **STORE),
@@ -279,7 +348,7 @@ _WRITE = f"{_FENCE}, CAST({{write}} AS text)"
 def calls_in(schema: str) -> Statements:
     """Return the statements on a database that enforces: calls of the functions in this schema."""
     home = quoted(schema)
-    direct = statements_on(f"{home}.{TABLE}")
+    direct = statements_on(f"{home}.{TABLE}", f"{home}.{DONE}")
     return Statements(
         check=f"SELECT * FROM {home}.fencing_check({_WRITE})",
         claim=f"SELECT * FROM {home}.fencing_claim({_WRITE}, CAST({{writes}} AS bigint))",
@@ -290,4 +359,11 @@ def calls_in(schema: str) -> Statements:
         lock_absence=f"SELECT * FROM {home}.fencing_lock_absence({_FENCE})",
         read_mark=direct.read_mark,
         read_floor=direct.read_floor,
+        # The application's role may add to what is done, and its blocks do so behind the check.
+        note_done=direct.note_done,
+        read_done=direct.read_done,
+        key_floor=direct.key_floor,
+        last_done=direct.last_done,
+        raise_key_floor=direct.raise_key_floor,
+        delete_done=direct.delete_done,
     )

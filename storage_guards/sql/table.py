@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from fencing.kernel.fence import MAX_NUMBER, MAX_RESOURCE_BYTES
+from storage_guards.continuity import ID_CHARACTERS
+from storage_guards.once import MOST_KEY_BYTES
 from storage_guards.sql.outcome import REMEMBERED_CHARACTERS, TABLE
 
 DatabaseName = Literal["postgresql", "sqlite", "mysql"]
@@ -37,9 +39,6 @@ FUNCTIONS = (
 NAMES_OF_FUNCTIONS = ", ".join(f"'{name}'" for name in FUNCTIONS)
 
 DONE = "fencing_done"
-
-MOST_KEY_BYTES = 255
-"""The longest key of something that is done once."""
 
 
 class Column(NamedTuple):
@@ -127,6 +126,7 @@ DONE_TABLE = Definition(
         Column("once_key", "exact", MOST_KEY_BYTES),
         Column("number", "number"),
         Column("done_at", "time", default="{now}"),
+        Column("write_id", "exact", ID_CHARACTERS, "''"),
         Column("floor", "exact", MOST_KEY_BYTES, "''"),
         Column("version", "version", default=str(VERSION)),
     ),
@@ -136,7 +136,7 @@ DONE_TABLE = Definition(
 )
 """What was done once per key. The row of a resource with the empty key has its floor: the highest key that was pruned.
 
-No version fills it yet. It is there so that a later one needs no migration.
+``write_id`` is the id of the block's write, as the mark remembers it. So the row tells which block has made it.
 """
 
 TABLES = (MARK_TABLE, DONE_TABLE)

@@ -23,7 +23,9 @@ from fencing.kernel.sockets import leave_to_parent
 from storage_guards.blocks import note_open, refuse_nested
 from storage_guards.continuity import Acknowledged, Continuity, check
 from storage_guards.sql.errors import ErrorContext
+from storage_guards.sql.once import plan_once
 from storage_guards.sql.outcome import Admitted
+from storage_guards.sql.plans import Plan
 
 M = TypeVar("M")
 
@@ -58,6 +60,7 @@ class GuardedTransaction(ABC, Generic[M]):
         joined: it is a transaction of the caller's own.
         holders: the leases or fences that the caller passed.
         continuity: the guard's memory of what was acknowledged. None: nothing is remembered.
+        once: the key of what the block does once. None: it has none.
 
     Raises:
         RuntimeError: on entry: it would wait for a guarded block of the same thread or task.
@@ -91,6 +94,7 @@ class GuardedTransaction(ABC, Generic[M]):
         joined: bool = False,
         holders: Sequence[Fence | HasFence] = (),
         continuity: Continuity | None = None,
+        once: str | None = None,
     ) -> None:
         process.pid()  # it notices a fork, whose child leaves the transactions of its parent alone
         self._holders = holders
@@ -104,6 +108,7 @@ class GuardedTransaction(ABC, Generic[M]):
         self.caller_block = caller_block
         self.joined = joined
         self._marks = marks
+        self.once = once
 
     def __enter__(self) -> Self:
         if not self.joined:
@@ -225,6 +230,10 @@ class GuardedTransaction(ABC, Generic[M]):
             if known is not None:
                 check(known, each.fence, each.seq - self.writes, each.recent_writes, self.files)
 
+    def plan_once(self, admitted: Admitted, key: str) -> Plan[None]:
+        """Note that the block's key is done. Raise AlreadyDone where it was done before."""
+        return plan_once(admitted, key, self._holders[0])
+
     def note_commit(self) -> None:
         """Note that the database has acknowledged the commit."""
         self._committed = True
@@ -284,4 +293,4 @@ class GuardedTransaction(ABC, Generic[M]):
         """Return the error for a commit without an answer."""
         if self._admitted is None:
             raise AssertionError("a commit without a check")
-        return self._admitted[0].unknown()
+        return self._admitted[0].unknown(self.once)

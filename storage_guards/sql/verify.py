@@ -129,6 +129,25 @@ def not_durable(name: str, value: str, change: str) -> Finding:
     return Finding("durability", f"{name} is {value}: a crash may lose acknowledged writes and marks", change)
 
 
+def unfit_done(key: Iterable[str], *, is_logged: bool = True) -> Iterator[Finding]:
+    """Yield what makes the table of what was done once unfit. Guards without ``once=`` do not need it.
+
+    Args:
+        key: the columns of its primary key.
+        is_logged: it is there after a crash, too.
+    """
+    if sorted(key) != ["once_key", "resource"]:
+        yield Finding(
+            "upkeep",
+            f"the primary key of {DONE} is not (resource, once_key), so a block with once= may be done twice",
+            MAKE_ANEW,
+        )
+    if not is_logged:
+        yield Finding(
+            "upkeep", f"{DONE} is unlogged, so after a crash a block with once= may be done twice", "SET LOGGED"
+        )
+
+
 # PostgreSQL
 
 _POSTGRESQL_FACTS = """
@@ -157,7 +176,13 @@ _POSTGRESQL_FACTS = """
             SELECT COALESCE(json_agg(rolname ORDER BY rolname), '[]') FROM ({forgers}) AS forging
             WHERE to_regprocedure('{home}.fencing_check(text, bigint, text, text)') IS NOT NULL
         ),
-        'done', to_regclass('{home}.{done}') IS NOT NULL,
+        'done', (
+            SELECT json_build_object('logged', done.relpersistence = 'p', 'key', (
+                SELECT COALESCE(json_agg(attname), '[]')
+                FROM pg_index JOIN pg_attribute ON attrelid = indrelid AND attnum = ANY (indkey)
+                WHERE indrelid = done.oid AND indisprimary AND indisvalid AND indimmediate
+            )) FROM pg_class AS done WHERE done.oid = to_regclass('{home}.{done}')
+        ),
         'kind', relkind,
         'persistence', relpersistence,
         'row_security', relrowsecurity AND row_security_active(pg_class.oid),
@@ -279,7 +304,9 @@ def _table_findings(facts: dict[str, Any]) -> Iterator[Finding]:
     yield from missing_floor(facts["floor"])
     yield from implausible_marks(facts["implausible"])
     yield from other_tables(facts["others"])
-    yield from missing_done(facts["done"])
+    yield from missing_done(facts["done"] is not None)
+    if facts["done"] is not None:
+        yield from unfit_done(facts["done"]["key"], is_logged=facts["done"]["logged"])
     for role in facts["forgers"]:
         yield Finding(
             "upkeep",

@@ -19,6 +19,7 @@ from fencing.sql.files import follow
 from fencing.sql.statement_thread import StatementThread
 from storage_guards.bounds import fences_of, wait_seconds
 from storage_guards.continuity import Continuity
+from storage_guards.once import check_once
 from storage_guards.sql.base import Operation, OperationsBase
 from storage_guards.sql.errors import NOTHING_WRITTEN
 from storage_guards.sql.plans import NESTED
@@ -97,6 +98,7 @@ class SQLAlchemyBase(OperationsBase):
         max_seconds: float = math.inf,
         caller_block: bool = False,
         joined: bool = False,
+        once: str | None = None,
     ) -> SQLAlchemyTransaction:
         if len(holders) == 1 and type(holders[0]) is Fence and timeout is None:  # the usual case, without calls
             fences, seconds = [holders[0]], self._timeout
@@ -104,6 +106,8 @@ class SQLAlchemyBase(OperationsBase):
             fences, seconds = fences_of(holders), wait_seconds(holders, self._timeout, timeout)
         if max_seconds < seconds:
             seconds = max(max_seconds, LEAST_SECONDS)
+        if once is not None:
+            check_once(once, holders)
         errors = SQLAlchemyErrors(fences, seconds)
         return SQLAlchemyTransaction(
             self._marks,
@@ -114,9 +118,12 @@ class SQLAlchemyBase(OperationsBase):
             joined=joined,
             holders=holders,
             continuity=self._continuity,
+            once=once,
         )
 
-    def _writing(self, holder: Fence | HasFence, statement: Executable, claim: bool) -> SQLAlchemyTransaction:
+    def _writing(
+        self, holder: Fence | HasFence, statement: Executable, claim: bool, once: str | None
+    ) -> SQLAlchemyTransaction:
         """Return the transaction of one statement. It is the caller's block if the statement may end it."""
         if type(statement) is TextClause:
             refuse_select(statement.text)
@@ -126,7 +133,7 @@ class SQLAlchemyBase(OperationsBase):
         else:
             caller_block = True
             check_writes(statement)
-        return self._transaction((holder,), claim=claim, caller_block=caller_block)
+        return self._transaction((holder,), claim=claim, caller_block=caller_block, once=once)
 
     def _retries(self, holders: Sequence[Fence | HasFence], attempts: int) -> Retries:
         return Retries(holders, attempts, wait_seconds(holders, self._timeout))
@@ -157,6 +164,9 @@ class SQLAlchemyBase(OperationsBase):
     def _prune(self, connection: Connection, pruning: Pruning) -> int:
         return self._marks.prune(connection, pruning, self._timeout)
 
+    def _prune_done(self, connection: Connection, resource: str, below: str) -> int:
+        return self._marks.prune_done(connection, resource, below, self._timeout)
+
     def _verify(self, connection: Connection) -> VerifyReport:
         with self._marks.rolled_back(connection, self._timeout):
             return self._marks.verify(connection)
@@ -165,9 +175,13 @@ class SQLAlchemyBase(OperationsBase):
         return self._marks.execute(connection, statement, question, self._timeout)
 
     def _advance(
-        self, target: Connection | Session, holders: Sequence[Fence | HasFence], thread: StatementThread | None = None
+        self,
+        target: Connection | Session,
+        holders: Sequence[Fence | HasFence],
+        once: str | None,
+        thread: StatementThread | None = None,
     ) -> None:
-        transaction = self._transaction(holders, claim=False, joined=True)
+        transaction = self._transaction(holders, claim=False, joined=True, once=once)
         session = target if isinstance(target, Session) else None
         if session is not None and (session.new or session.dirty or session.deleted):
             raise ValueError(

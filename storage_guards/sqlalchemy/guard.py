@@ -91,7 +91,7 @@ class SQLAlchemyGuard(SQLAlchemyBase, Operations):
             pass
 
     @block
-    def begin(self, *holders: Fence | HasFence, claim: bool = False) -> Iterator[Connection]:
+    def begin(self, *holders: Fence | HasFence, claim: bool = False, once: str | None = None) -> Iterator[Connection]:
         """Run one transaction: its first statement checks and locks the marks, which stay locked until its commit.
 
         It does **not** protect what was read before the claim. Read and write inside the block, on its connection. The
@@ -101,6 +101,8 @@ class SQLAlchemyGuard(SQLAlchemyBase, Operations):
             holders: leases or fences of all resources that the block writes. Their marks are locked in a fixed order.
             claim: claim and check at once, which saves a commit. It is right only if nothing was read outside the
                 block.
+            once: a key of what the block does, such as ``"2026-11-23"``: at most one block of this resource with this
+                key is ever committed. It needs exactly one lease (docs/guards/once.md). 255 bytes of UTF-8 at most.
 
         Returns:
             A context manager; its value is the :class:`~sqlalchemy.Connection`, in its transaction.
@@ -109,6 +111,8 @@ class SQLAlchemyGuard(SQLAlchemyBase, Operations):
             StaleFence: a newer fence was claimed. Stop.
             UnclaimedFence: this fence was not claimed here: pass ``guards=[guard]`` to the lock, or claim first. Or the
                 database was restored, and has lost what it had acknowledged: acquire again.
+            AlreadyDone: a block with this ``once`` was committed before. Nothing was read. Go on without it.
+            TooOld: this ``once`` was pruned, or lies below one that was. Read the data, and decide.
             OutcomeUnknown: the connection broke during the commit, or an exception of a signal handler interrupted it.
                 Or the file of SQLite was replaced meanwhile. Ask :meth:`landed`. A KeyboardInterrupt has it as its
                 ``__cause__``.
@@ -118,7 +122,7 @@ class SQLAlchemyGuard(SQLAlchemyBase, Operations):
             sqlalchemy.exc.DBAPIError: the database refused the commit, because of a deferred constraint or a
                 serialization failure for instance. Nothing was written. Correct the data, or begin a new block.
         """
-        transaction = self._transaction(holders, claim=claim, caller_block=True)
+        transaction = self._transaction(holders, claim=claim, caller_block=True, once=once)
         try:
             with self._run(transaction) as connection:
                 yield connection
@@ -128,16 +132,22 @@ class SQLAlchemyGuard(SQLAlchemyBase, Operations):
 
     @overload
     def session(
-        self, *holders: Fence | HasFence, claim: bool = False, factory: None = None
+        self, *holders: Fence | HasFence, claim: bool = False, factory: None = None, once: str | None = None
     ) -> AbstractContextManager[Session]: ...
 
     @overload
     def session(
-        self, *holders: Fence | HasFence, claim: bool = False, factory: sessionmaker[S] | scoped_session[S]
+        self,
+        *holders: Fence | HasFence,
+        claim: bool = False,
+        factory: sessionmaker[S] | scoped_session[S],
+        once: str | None = None,
     ) -> AbstractContextManager[S]: ...
 
     @block
-    def session(self, *holders: Fence | HasFence, claim: bool = False, factory: Any = None) -> Iterator[Any]:
+    def session(
+        self, *holders: Fence | HasFence, claim: bool = False, factory: Any = None, once: str | None = None
+    ) -> Iterator[Any]:
         """Run a :meth:`begin` for the ORM: a new session, whose transaction begins with the check::
 
             with guard.session(lease) as session:
@@ -156,6 +166,7 @@ class SQLAlchemyGuard(SQLAlchemyBase, Operations):
             claim: as for :meth:`begin`.
             factory: your ``sessionmaker`` on this guard's engine, with its options, class and events. Or a
                 ``scoped_session``: inside the block its scope has the guarded session, and no other before and after.
+            once: as for :meth:`begin`.
 
         Returns:
             A context manager; its value is the :class:`~sqlalchemy.orm.Session`.
@@ -169,7 +180,7 @@ class SQLAlchemyGuard(SQLAlchemyBase, Operations):
             Exception: every error of :meth:`begin`.
         """
         check_factory(factory, self._engine)
-        transaction = self._transaction(holders, claim=claim, caller_block=True)
+        transaction = self._transaction(holders, claim=claim, caller_block=True, once=once)
         try:
             with (
                 transaction,
@@ -194,6 +205,7 @@ class SQLAlchemyGuard(SQLAlchemyBase, Operations):
         *holders_then_function: *tuple[AnyFence, *tuple[AnyFence, ...], Callable[[Connection], T]],
         claim: bool = False,
         attempts: int = 5,
+        once: str | None = None,
     ) -> T:
         """Run ``function(connection)`` in a :meth:`begin`, and repeat all of it where concurrent transactions undid
         it::
@@ -210,6 +222,7 @@ class SQLAlchemyGuard(SQLAlchemyBase, Operations):
             holders_then_function: leases or fences as for :meth:`begin`; the function comes last.
             claim: as for :meth:`begin`.
             attempts: how often the function runs at most.
+            once: as for :meth:`begin`.
 
         Returns:
             The result of the function in the run that was committed.
@@ -223,7 +236,8 @@ class SQLAlchemyGuard(SQLAlchemyBase, Operations):
             raise TypeError("the function is asynchronous; use AsyncSQLAlchemyGuard")
         retries = self._retries(holders, attempts)
         while True:
-            transaction = self._transaction(holders, claim=claim, max_seconds=retries.left(), caller_block=True)
+            left = retries.left()
+            transaction = self._transaction(holders, claim=claim, max_seconds=left, caller_block=True, once=once)
             try:
                 with self._run(transaction) as connection:
                     result: T = function(connection)
@@ -237,7 +251,13 @@ class SQLAlchemyGuard(SQLAlchemyBase, Operations):
             time.sleep(pause)
 
     def write(
-        self, holder: Fence | HasFence, statement: Executable, parameters: Parameters = None, *, claim: bool = False
+        self,
+        holder: Fence | HasFence,
+        statement: Executable,
+        parameters: Parameters = None,
+        *,
+        claim: bool = False,
+        once: str | None = None,
     ) -> int:
         """Execute one guarded statement: a :meth:`begin` with nothing else in it.
 
@@ -248,6 +268,7 @@ class SQLAlchemyGuard(SQLAlchemyBase, Operations):
             statement: an INSERT, UPDATE, DELETE or ``text()``. A SELECT in a ``text()`` is not noticed.
             parameters: its values; a list of them for several rows.
             claim: claim and write at once.
+            once: as for :meth:`begin`.
 
         Returns:
             How many rows it affected; with RETURNING, how many it returned; -1 where the driver does not know.
@@ -257,9 +278,10 @@ class SQLAlchemyGuard(SQLAlchemyBase, Operations):
             ValueError: it is a SELECT. Read inside :meth:`begin`.
             RuntimeError: it is inside another :meth:`begin` of the same fence, and would wait for itself. Use that
                 block's connection.
-            StaleFence, UnclaimedFence, OutcomeUnknown, GuardUnavailable, GuardNotEnforceable: as :meth:`begin`.
+            StaleFence, UnclaimedFence, AlreadyDone, TooOld, OutcomeUnknown, GuardUnavailable, GuardNotEnforceable: as
+                :meth:`begin`.
         """
-        transaction = self._writing(holder, statement, claim)
+        transaction = self._writing(holder, statement, claim, once)
         rows = -1
         try:
             engine, seconds = self._engine, transaction.seconds
@@ -271,7 +293,12 @@ class SQLAlchemyGuard(SQLAlchemyBase, Operations):
                 raise
         return rows
 
-    def advance(self, connection_or_session: Connection | Session, *holders: Fence | HasFence) -> None:
+    def advance(
+        self,
+        connection_or_session: Connection | Session,
+        *holders: Fence | HasFence,
+        once: str | None = None,
+    ) -> None:
         """Check and lock the marks in a transaction of your own, from here to its end.
 
         It does **not** protect what this transaction, or its session, read before: read again what you write from. It
@@ -288,17 +315,18 @@ class SQLAlchemyGuard(SQLAlchemyBase, Operations):
         Args:
             connection_or_session: of this guard's database. Its transaction is begun where there is none.
             holders: leases or fences of all resources that the transaction writes.
+            once: as for :meth:`begin`. What it notes is committed with your transaction.
 
         Raises:
             TypeError: it is neither a Connection nor a Session.
             ValueError: it is in a nested transaction (a rollback to the savepoint would drop the check), or the session
                 has unflushed changes. Advance first.
-            StaleFence, UnclaimedFence, GuardUnavailable, GuardNotEnforceable: as :meth:`begin`.
+            StaleFence, UnclaimedFence, AlreadyDone, TooOld, GuardUnavailable, GuardNotEnforceable: as :meth:`begin`.
         """
         if not isinstance(connection_or_session, (Connection, Session)):
             kind = type(connection_or_session).__name__
             raise TypeError(f"advance takes a Connection or a Session, not {kind}")
-        self._advance(connection_or_session, holders)
+        self._advance(connection_or_session, holders, once)
 
     def _operate(self, operation: Operation) -> Any:
         with operation.errors, lend(self._engine, operation.errors.seconds) as connection:

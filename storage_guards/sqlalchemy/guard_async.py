@@ -109,7 +109,9 @@ class AsyncSQLAlchemyGuard(SQLAlchemyBase, AsyncOperations):
             pass
 
     @async_block
-    async def begin(self, *holders: Fence | HasFence, claim: bool = False) -> AsyncIterator[AsyncConnection]:
+    async def begin(
+        self, *holders: Fence | HasFence, claim: bool = False, once: str | None = None
+    ) -> AsyncIterator[AsyncConnection]:
         """Run one transaction: its first statement checks and locks the marks, which stay locked until its commit.
 
         It does **not** protect what was read before the claim. Read and write inside the block, on its connection. The
@@ -123,6 +125,8 @@ class AsyncSQLAlchemyGuard(SQLAlchemyBase, AsyncOperations):
             holders: leases or fences of all resources that the block writes. Their marks are locked in a fixed order.
             claim: claim and check at once, which saves a commit. It is right only if nothing was read outside the
                 block.
+            once: a key of what the block does, such as ``"2026-11-23"``: at most one block of this resource with this
+                key is ever committed. It needs exactly one lease (docs/guards/once.md). 255 bytes of UTF-8 at most.
 
         Returns:
             An async context manager; its value is the :class:`~sqlalchemy.ext.asyncio.AsyncConnection`, in its
@@ -132,6 +136,8 @@ class AsyncSQLAlchemyGuard(SQLAlchemyBase, AsyncOperations):
             StaleFence: a newer fence was claimed. Stop.
             UnclaimedFence: this fence was not claimed here: pass ``guards=[guard]`` to the lock, or claim first. Or the
                 database was restored, and has lost what it had acknowledged: acquire again.
+            AlreadyDone: a block with this ``once`` was committed before. Nothing was read. Go on without it.
+            TooOld: this ``once`` was pruned, or lies below one that was. Read the data, and decide.
             OutcomeUnknown: the connection broke during the commit, or an exception of a signal handler interrupted it.
                 Or the file of SQLite was replaced meanwhile. Ask :meth:`landed`. A KeyboardInterrupt has it as its
                 ``__cause__``.
@@ -142,7 +148,7 @@ class AsyncSQLAlchemyGuard(SQLAlchemyBase, AsyncOperations):
                 serialization failure for instance. Nothing was written. Correct the data, or begin a new block.
         """
         # SYNC "On cancellation ...":
-        transaction = self._transaction(holders, claim=claim, caller_block=True)
+        transaction = self._transaction(holders, claim=claim, caller_block=True, once=once)
         try:
             async with self._run(transaction) as connection:
                 yield connection
@@ -152,16 +158,22 @@ class AsyncSQLAlchemyGuard(SQLAlchemyBase, AsyncOperations):
 
     @overload
     def session(
-        self, *holders: Fence | HasFence, claim: bool = False, factory: None = None
+        self, *holders: Fence | HasFence, claim: bool = False, factory: None = None, once: str | None = None
     ) -> AbstractAsyncContextManager[AsyncSession]: ...
 
     @overload
     def session(
-        self, *holders: Fence | HasFence, claim: bool = False, factory: async_sessionmaker[S] | async_scoped_session[S]
+        self,
+        *holders: Fence | HasFence,
+        claim: bool = False,
+        factory: async_sessionmaker[S] | async_scoped_session[S],
+        once: str | None = None,
     ) -> AbstractAsyncContextManager[S]: ...
 
     @async_block
-    async def session(self, *holders: Fence | HasFence, claim: bool = False, factory: Any = None) -> AsyncIterator[Any]:
+    async def session(
+        self, *holders: Fence | HasFence, claim: bool = False, factory: Any = None, once: str | None = None
+    ) -> AsyncIterator[Any]:
         """Run a :meth:`begin` for the ORM: a new session, whose transaction begins with the check::
 
             async with guard.session(lease) as session:
@@ -184,6 +196,7 @@ class AsyncSQLAlchemyGuard(SQLAlchemyBase, AsyncOperations):
             factory: your ``async_sessionmaker`` on this guard's engine, with its options, class and events. Or an
                 ``async_scoped_session``: inside the block its scope has the guarded session, and no other before and
                 after.
+            once: as for :meth:`begin`.
 
         Returns:
             An async context manager; its value is the :class:`~sqlalchemy.ext.asyncio.AsyncSession`.
@@ -199,7 +212,7 @@ class AsyncSQLAlchemyGuard(SQLAlchemyBase, AsyncOperations):
         # SYNC "Hooks at the block's end ...":
         # SYNC instead: check_factory(factory, self._engine)
         check_factory(factory, self._engine.sync_engine, MAKERS)
-        transaction = self._transaction(holders, claim=claim, caller_block=True)
+        transaction = self._transaction(holders, claim=claim, caller_block=True, once=once)
         try:
             with transaction:
                 async with (
@@ -226,6 +239,7 @@ class AsyncSQLAlchemyGuard(SQLAlchemyBase, AsyncOperations):
         *holders_then_function: *tuple[AnyFence, *tuple[AnyFence, ...], Callable[[AsyncConnection], Awaitable[T]]],
         claim: bool = False,
         attempts: int = 5,
+        once: str | None = None,
     ) -> T:
         """Run ``function(connection)`` in a :meth:`begin`, and repeat all of it where concurrent transactions undid
         it::
@@ -242,6 +256,7 @@ class AsyncSQLAlchemyGuard(SQLAlchemyBase, AsyncOperations):
             holders_then_function: leases or fences as for :meth:`begin`; the function, an ``async def``, comes last.
             claim: as for :meth:`begin`.
             attempts: how often the function runs at most.
+            once: as for :meth:`begin`.
 
         Returns:
             The result of the function in the run that was committed.
@@ -258,7 +273,8 @@ class AsyncSQLAlchemyGuard(SQLAlchemyBase, AsyncOperations):
         # SYNC:     raise TypeError("the function is asynchronous; use AsyncSQLAlchemyGuard")
         retries = self._retries(holders, attempts)
         while True:
-            transaction = self._transaction(holders, claim=claim, max_seconds=retries.left(), caller_block=True)
+            left = retries.left()
+            transaction = self._transaction(holders, claim=claim, max_seconds=left, caller_block=True, once=once)
             try:
                 async with self._run(transaction) as connection:
                     running: Any = function(connection)  # ASYNC
@@ -276,7 +292,13 @@ class AsyncSQLAlchemyGuard(SQLAlchemyBase, AsyncOperations):
             await asyncio.sleep(pause)
 
     async def write(
-        self, holder: Fence | HasFence, statement: Executable, parameters: Parameters = None, *, claim: bool = False
+        self,
+        holder: Fence | HasFence,
+        statement: Executable,
+        parameters: Parameters = None,
+        *,
+        claim: bool = False,
+        once: str | None = None,
     ) -> int:
         """Execute one guarded statement: a :meth:`begin` with nothing else in it.
 
@@ -287,6 +309,7 @@ class AsyncSQLAlchemyGuard(SQLAlchemyBase, AsyncOperations):
             statement: an INSERT, UPDATE, DELETE or ``text()``. A SELECT in a ``text()`` is not noticed.
             parameters: its values; a list of them for several rows.
             claim: claim and write at once.
+            once: as for :meth:`begin`.
 
         Returns:
             How many rows it affected; with RETURNING, how many it returned; -1 where the driver does not know.
@@ -296,9 +319,10 @@ class AsyncSQLAlchemyGuard(SQLAlchemyBase, AsyncOperations):
             ValueError: it is a SELECT. Read inside :meth:`begin`.
             RuntimeError: it is inside another :meth:`begin` of the same fence, and would wait for itself. Use that
                 block's connection.
-            StaleFence, UnclaimedFence, OutcomeUnknown, GuardUnavailable, GuardNotEnforceable: as :meth:`begin`.
+            StaleFence, UnclaimedFence, AlreadyDone, TooOld, OutcomeUnknown, GuardUnavailable, GuardNotEnforceable: as
+                :meth:`begin`.
         """
-        transaction = self._writing(holder, statement, claim)
+        transaction = self._writing(holder, statement, claim, once)
         rows = -1
         try:
             # SYNC: engine, seconds = self._engine, transaction.seconds
@@ -311,7 +335,12 @@ class AsyncSQLAlchemyGuard(SQLAlchemyBase, AsyncOperations):
                 raise
         return rows
 
-    async def advance(self, connection_or_session: AsyncConnection | AsyncSession, *holders: Fence | HasFence) -> None:
+    async def advance(
+        self,
+        connection_or_session: AsyncConnection | AsyncSession,
+        *holders: Fence | HasFence,
+        once: str | None = None,
+    ) -> None:
         """Check and lock the marks in a transaction of your own, from here to its end.
 
         It does **not** protect what this transaction, or its session, read before: read again what you write from. It
@@ -328,21 +357,22 @@ class AsyncSQLAlchemyGuard(SQLAlchemyBase, AsyncOperations):
         Args:
             connection_or_session: of this guard's database. Its transaction is begun where there is none.
             holders: leases or fences of all resources that the transaction writes.
+            once: as for :meth:`begin`. What it notes is committed with your transaction.
 
         Raises:
             TypeError: it is neither an AsyncConnection nor an AsyncSession.
             ValueError: it is in a nested transaction (a rollback to the savepoint would drop the check), or the session
                 has unflushed changes. Advance first.
-            StaleFence, UnclaimedFence, GuardUnavailable, GuardNotEnforceable: as :meth:`begin`.
+            StaleFence, UnclaimedFence, AlreadyDone, TooOld, GuardUnavailable, GuardNotEnforceable: as :meth:`begin`.
         """
         if not isinstance(connection_or_session, (AsyncConnection, AsyncSession)):
             kind = type(connection_or_session).__name__
             # SYNC instead: raise TypeError(f"advance takes a Connection or a Session, not {kind}")
             raise TypeError(f"advance takes an AsyncConnection or AsyncSession, not {kind}")
         thread = StatementThread()  # ASYNC
-        # SYNC instead: self._advance(connection_or_session, holders)
+        # SYNC instead: self._advance(connection_or_session, holders, once)
         await in_greenlet(
-            connection_or_session, lambda target: self._advance(target, holders, thread), thread, self._timeout
+            connection_or_session, lambda target: self._advance(target, holders, once, thread), thread, self._timeout
         )
 
     async def _operate(self, operation: Operation) -> Any:

@@ -19,6 +19,7 @@ from sqlalchemy.pool.base import ResetStyle
 from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable, OutcomeUnknown
 from fencing.kernel.fence import Fence, Mark
 from fencing.sql.dialects import Dialect
+from storage_guards.sql.once import plan_prune_done
 from storage_guards.sql.outcome import TABLE, Admitted
 from storage_guards.sql.plans import (
     Answers,
@@ -46,6 +47,7 @@ from storage_guards.sql.verify import (
     missing_done,
     other_tables,
     report,
+    unfit_done,
 )
 from storage_guards.sqlalchemy.waits import Bounded
 
@@ -260,6 +262,16 @@ class Marks(ABC):
         self.require_open(connection)
         return admitted
 
+    def perform_behind(self, connection: Connection, plan: Plan[T], seconds: float) -> T:
+        """Perform a plan in the transaction that has admitted the fence, behind its check. It locks no mark.
+
+        Args:
+            connection: in that transaction.
+            plan: to perform.
+            seconds: the bound of each wait.
+        """
+        return self.perform(connection, plan)
+
     def perform(
         self,
         connection: Connection,
@@ -327,8 +339,10 @@ class Marks(ABC):
             before: the answer to the statement before it.
             bounds: of the session, which are still to be set. None: they are set.
         """
-        name, resource, number, token, write, writes, _ = statement
+        name, resource, number, token, write, writes, _, key = statement
         values = {"resource": resource, "number": number, "token": token, "write": write, "writes": writes}
+        if key:
+            values["key"] = key
         result = connection.execute(getattr(sql, name), values)
         # It fetches all: SQLite needs RETURNING read to its end.
         return result.one_or_none() if result.returns_rows else result.rowcount
@@ -371,8 +385,25 @@ class Marks(ABC):
         plan = plan_prune(pruning, partial(self._located_batch, connection))
         return self.perform(connection, plan, begin=partial(self._pruning, connection, seconds), writes=True)
 
-    def _located_batch(self, connection: Connection, pruning: Pruning) -> Plan[Batch]:
+    def prune_done(self, connection: Connection, resource: str, below: str, seconds: float) -> int:
+        """Delete what is noted of the keys below this one, and return how many went.
+
+        Args:
+            connection: idle.
+            resource: the name of the lock.
+            below: the first key that stays.
+            seconds: the bound of each wait.
+        """
+        plan = self._located_plan(connection, plan_prune_done(resource, below))
+        return self.perform(connection, plan, begin=partial(self._pruning, connection, seconds), writes=True)
+
+    def _located_plan(self, connection: Connection, plan: Plan[T]) -> Plan[T]:
         yield Ask([], begins=True, read_committed=True)  # so that the bounds hold for the look-up, too
+        self.locate(connection)
+        return (yield from plan)
+
+    def _located_batch(self, connection: Connection, pruning: Pruning) -> Plan[Batch]:
+        yield Ask([], begins=True, read_committed=True)  # as in _located_plan
         return (yield from self._batch(self.locate(connection).table, pruning))
 
     @contextmanager
@@ -394,7 +425,8 @@ class Marks(ABC):
         self._located = located = self._statements_in(self._choice.of(visible))
         floor = self.perform(connection, plan_floor(located.table), writes=True)
         found = [*floor, *self._check_catalog(connection), *other_tables(other_mark_tables(visible, located.schema))]
-        found += missing_done(visible.everywhere[located.schema].done is not None)
+        is_done = visible.everywhere[located.schema].done is not None
+        found += [*missing_done(is_done), *(unfit_done(self._key_of_done(connection)) if is_done else ())]
         if not floor:  # otherwise the trial claims would be refused
             found += self.perform(connection, plan_trial(f"verify:{secrets.token_hex(8)}"))
         return report(self.dialect.title(connection), found, f"{located.schema}.{TABLE}")
@@ -407,6 +439,10 @@ class Marks(ABC):
     def _statements(self, connection: Connection, enforced: bool, joined: bool = False) -> Any:
         located = self.locate(connection)
         return located.calls if enforced else located.direct
+
+    def _key_of_done(self, connection: Connection) -> Sequence[str]:
+        """Return the columns of the primary key of the table of what was done once."""
+        raise NotImplementedError  # PostgreSQL has a verify of its own
 
     def _check_catalog(self, connection: Connection) -> Iterable[Finding]:
         """Yield the findings in the catalog and the settings."""

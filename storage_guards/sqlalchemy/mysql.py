@@ -36,7 +36,7 @@ from storage_guards.sqlalchemy.mariadb import (
 )
 from storage_guards.sqlalchemy.marks import Located, Marks
 from storage_guards.sqlalchemy.mysql_bounds import MySQLBounds
-from storage_guards.sqlalchemy.mysql_catalog import check_catalog
+from storage_guards.sqlalchemy.mysql_catalog import check_catalog, key_of
 from storage_guards.sqlalchemy.table import PLACES, tables_of
 
 MOST_SEEN = 1024
@@ -55,26 +55,30 @@ class _Table(NamedTuple):
     Args:
         schema: of it.
         is_partitioned: it has the partition. Tables of earlier versions do not.
-        is_innodb: its engine need not be looked up, because each statement names the partition. On MySQL 8 and later,
+        done_is_partitioned: the table of what is done once has it.
+        is_innodb: no engine need be looked up, because each statement names the partition. On MySQL 8 and later,
             InnoDB and NDB alone have partitions, and both have transactions:
             https://dev.mysql.com/doc/refman/8.4/en/partitioning-limitations-storage-engines.html
     """
 
     schema: str
     is_partitioned: bool
+    done_is_partitioned: bool
     is_innodb: bool
 
 
 @cache
 def _located(found: _Table) -> Located:
-    statements = statements_on_mysql(_full_name(found), found.schema, is_innodb=found.is_innodb)
+    done = _full_name(found.schema, DONE, found.done_is_partitioned)
+    table = _full_name(found.schema, TABLE, found.is_partitioned)
+    statements = statements_on_mysql(table, done, found.schema, is_innodb=found.is_innodb)
     kept = [compound(change.format(**PLACES)) for change in (statements.stored_check, statements.stored_claim)]
-    return Located(found.schema, _full_name(found), statements, statements, *kept)
+    return Located(found.schema, table, statements, statements, *kept)
 
 
-def _full_name(found: _Table) -> str:
-    name = f"{quoted(found.schema, mark='`')}.{TABLE}"
-    return f"{name} PARTITION ({PARTITION})" if found.is_partitioned else name
+def _full_name(schema: str, table: str, is_partitioned: bool) -> str:
+    name = f"{quoted(schema, mark='`')}.{table}"
+    return f"{name} PARTITION ({PARTITION})" if is_partitioned else name
 
 
 class MySQLMarks(Marks):
@@ -95,6 +99,7 @@ class MySQLMarks(Marks):
         )
         super().__init__(metadata, actual_schema or schema)
         self._partitioned: frozenset[str] = frozenset()
+        self._done_is_partitioned: frozenset[str] = frozenset()
         self._partitions_are_innodb = False
         self._seen: dict[tuple[str, int, str], Seen] = {}  # the marks of fences, as this guard saw them last
 
@@ -125,8 +130,9 @@ class MySQLMarks(Marks):
             f"SELECT 'path', DATABASE(), '' "
             f"UNION ALL SELECT table_name, table_schema, '' FROM information_schema.tables "
             f"WHERE table_name IN ('{TABLE}', '{DONE}') "
-            f"UNION ALL SELECT 'partition', table_schema, '' FROM information_schema.partitions "
-            f"WHERE table_name = '{TABLE}' AND partition_name = '{PARTITION}' "
+            f"UNION ALL SELECT CONCAT('partition of ', table_name), table_schema, '' "
+            f"FROM information_schema.partitions "
+            f"WHERE table_name IN ('{TABLE}', '{DONE}') AND partition_name = '{PARTITION}' "
             f"UNION ALL SELECT CONCAT('version of ', table_name), table_schema, column_default "
             f"FROM information_schema.columns WHERE table_name IN ('{TABLE}', '{DONE}') AND column_name = 'version' "
             f"UNION ALL SELECT CONCAT('column ', column_name), table_schema, '' FROM information_schema.columns "
@@ -142,7 +148,8 @@ class MySQLMarks(Marks):
                 return None
             return found.get(f"version of {table}", {}).get(schema, "")
 
-        self._partitioned = frozenset(found.get("partition", ()))
+        self._partitioned = frozenset(found.get(f"partition of {TABLE}", ()))
+        self._done_is_partitioned = frozenset(found.get(f"partition of {DONE}", ()))
         version_info = connection.dialect.server_version_info or (0,)
         self._partitions_are_innodb = not MySQL.is_mariadb(connection) and version_info >= (8,)
         everywhere = {
@@ -160,7 +167,9 @@ class MySQLMarks(Marks):
 
     def _table_in(self, schema: str) -> _Table:
         is_partitioned = schema in self._partitioned
-        return _Table(schema, is_partitioned, is_partitioned and self._partitions_are_innodb)
+        done_is_partitioned = schema in self._done_is_partitioned
+        is_innodb = is_partitioned and done_is_partitioned and self._partitions_are_innodb
+        return _Table(schema, is_partitioned, done_is_partitioned, is_innodb)
 
     def bounded(
         self, connection: Connection, seconds: float, *, caller_block: bool = False
@@ -240,6 +249,8 @@ class MySQLMarks(Marks):
         no row, so the mark is read after them."""
         name = statement.name
         texts: MySQLStatements = sql
+        if statement.key:
+            return self._execute_once(connection, texts, statement)
         if name == "read_mark":
             row = _first(fetch_directly(connection, texts.rule.read_mark.format(**_values_of(statement))))
             return None if row is None else row[:5]
@@ -273,6 +284,21 @@ class MySQLMarks(Marks):
         if (row.number, row.token) == (number, token) and row.readers < number and (written or not statement.writes):
             return self._note(statement, row.seq, row.recent_writes)
         return Refused((row.seq, row.recent_writes, None, None, row.number, row.token, row.readers))
+
+    def _execute_once(self, connection: Connection, texts: MySQLStatements, statement: Statement) -> Any:
+        """Execute a statement on what is done once. An INSERT tells by no number whether there was a row already, so
+        that is read behind it: it has the id of this write, or of another."""
+        values = {**_values_of(statement), "key": f"'{statement.key.encode().hex()}'"}
+        row = fetch_directly(connection, getattr(texts.rule, statement.name).format(**values))
+        if statement.name not in ("note_done", "read_done"):
+            return row
+        if statement.name == "note_done":
+            row = fetch_directly(connection, texts.rule.read_done.format(**values))
+        if row is not None:
+            _require_innodb(_Done._make(row), DONE)
+        if statement.name == "note_done" and row is not None and row[1] != statement.write:
+            return None
+        return row
 
     def _ask(self, texts: MySQLStatements, bounds: MySQLBounds, statement: Statement) -> Found | None:
         """Check or claim as the first statement of the guard's own transaction, and return the mark after it.
@@ -336,6 +362,9 @@ class MySQLMarks(Marks):
     def _batch(self, table: str, pruning: Pruning) -> Plan[Batch]:
         return plan_batch_of_mysql(table, pruning)
 
+    def _key_of_done(self, connection: Connection) -> Sequence[str]:
+        return key_of(connection, self.locate(connection).schema, DONE)
+
     def _check_catalog(self, connection: Connection) -> Iterator[Finding]:
         located = self.locate(connection)
         yield from check_catalog(connection, located, is_partitioned=located.schema in self._partitioned)
@@ -360,6 +389,15 @@ class Found(NamedTuple):
     seq: int
     recent_writes: str
     readers: int
+    engine: str | None
+
+
+class _Done(NamedTuple):
+    """What is noted of a key."""
+
+    number: int
+    write_id: str
+    second: int
     engine: str | None
 
 
@@ -393,10 +431,10 @@ def _savepoint_of(admitted: Admitted) -> str:
     return savepoint_of(admitted.recent_writes.partition(" ")[0])
 
 
-def _require_innodb(row: Any) -> None:
+def _require_innodb(row: Any, table: str = TABLE) -> None:
     if row is None or row.engine != "InnoDB":
         engine = "of a temporary table" if row is None else row.engine
         raise GuardNotEnforceable(
-            f"the table {TABLE} has the engine {engine}, which has no transactions: a check would not hold until "
-            f"the write; ALTER TABLE {TABLE} ENGINE = InnoDB, and do the same for the data"
+            f"the table {table} has the engine {engine}, which has no transactions: a check would not hold until "
+            f"the write; ALTER TABLE {table} ENGINE = InnoDB, and do the same for the data"
         )

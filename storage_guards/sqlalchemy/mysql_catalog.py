@@ -52,6 +52,11 @@ def check_catalog(connection: Connection, located: Located, *, is_partitioned: b
     yield from _check_waits(connection)
 
 
+def key_of(connection: Connection, schema: str, table: str) -> list[str]:
+    """Return the columns of a primary key."""
+    return [row[0] for row in connection.execute(_KEY, {"schema": schema, "table": table})]
+
+
 def _check_columns(connection: Connection, located: Located) -> Iterator[Finding]:
     table = {"table": TABLE, "schema": located.schema}
     columns = {name: (kind.lower(), nullable) for name, kind, nullable in connection.execute(_COLUMNS, table)}

@@ -23,7 +23,7 @@ from storage_guards.psycopg.plans import locate
 from storage_guards.psycopg.statements import MarkAccess
 from storage_guards.psycopg.wire import ask, first_row, hang_up, is_idle, perform, run, run_async
 from storage_guards.sql.outcome import Admitted
-from storage_guards.sql.plans import plan_check, plan_claim
+from storage_guards.sql.plans import Plan, plan_check, plan_claim
 from storage_guards.sql.sockets import is_readable
 from storage_guards.sqlalchemy.postgresql import PostgreSQLMarks
 
@@ -63,6 +63,12 @@ class PsycopgMarks(PostgreSQLMarks):
             _perform(connection, driver, locate(driver, self._access, seconds), seconds)
         plan = plan_claim(fences, writes) if claim else plan_check(fences)
         return _perform(connection, driver, perform(driver, self._access, plan, seconds), seconds * len(fences))
+
+    def perform_behind(self, connection: Connection, plan: Plan[T], seconds: float) -> T:
+        driver: Any = connection.connection.driver_connection
+        if self._access.located is None or not isinstance(driver, _DRIVERS):
+            return super().perform_behind(connection, plan, seconds)
+        return _perform(connection, driver, perform(driver, self._access, plan, seconds), seconds)
 
     def is_sound(self, connection: Connection) -> bool:
         pgconn: Any = connection.connection.driver_connection.pgconn  # type: ignore[union-attr]

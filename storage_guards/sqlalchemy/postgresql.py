@@ -14,6 +14,7 @@ from storage_guards.sql.pruning import Pruning, on_postgresql
 from storage_guards.sql.schema import POSTGRESQL_VISIBLE_TABLES, VisibleTables, quoted, read_visible_tables
 from storage_guards.sql.sockets import is_readable
 from storage_guards.sql.statements import LOCK_CREATION, calls_in, enforced_in, statements_on
+from storage_guards.sql.table import DONE
 from storage_guards.sql.verify import VerifyReport, assess_postgresql
 from storage_guards.sqlalchemy.marks import Located, Marks
 from storage_guards.sqlalchemy.table import Prepared, prepare, tables_of
@@ -96,13 +97,15 @@ class PostgreSQLMarks(Marks):
 @cache
 def _located_in(schema: str) -> Located:
     table = f"{quoted(schema)}.{TABLE}"
-    return Located(schema, table, prepare(statements_on(table)), prepare(calls_in(schema)))
+    direct = statements_on(table, f"{quoted(schema)}.{DONE}")
+    return Located(schema, table, prepare(direct), prepare(calls_in(schema)))
 
 
 @cache
 def _joining_in(schema: str) -> Prepared:
     """Return the statements whose answers also say whether they were outside any savepoint."""
-    return prepare(statements_on(f"{quoted(schema)}.{TABLE}", outermost=True))
+    home = quoted(schema)
+    return prepare(statements_on(f"{home}.{TABLE}", f"{home}.{DONE}", outermost=True))
 
 
 @cache

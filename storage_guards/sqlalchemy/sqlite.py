@@ -122,6 +122,11 @@ class SQLiteMarks(Marks):
             self._confirm(connection)
         return super().prune(connection, pruning, seconds)
 
+    def prune_done(self, connection: Connection, resource: str, below: str, seconds: float) -> int:
+        with connection.begin():
+            self._confirm(connection)
+        return super().prune_done(connection, resource, below, seconds)
+
     def _confirm(self, connection: Connection) -> None:
         if not self._choice_is_confirmed:
             self._choice.of(self._visible_tables(connection))
@@ -150,6 +155,10 @@ class SQLiteMarks(Marks):
 
     def _batch(self, table: str, pruning: Pruning) -> Plan[Batch]:
         return plan_batch(table, on_sqlite(table, pruning))
+
+    def _key_of_done(self, connection: Connection) -> Sequence[str]:
+        home = quoted(self.locate(connection).schema)
+        return [row.name for row in connection.exec_driver_sql(f"PRAGMA {home}.table_info({DONE})") if row.pk]
 
     def _check_catalog(self, connection: Connection) -> Iterator[Finding]:
         located = self.locate(connection)
@@ -182,7 +191,7 @@ class SQLiteMarks(Marks):
 @cache
 def _located_in(schema: str) -> Located:
     table = f"{quoted(schema)}.{TABLE}"
-    statements = statements_on(table, postgresql=False)
+    statements = statements_on(table, f"{quoted(schema)}.{DONE}", postgresql=False)
     prepared = prepare(statements)
     # sqlite3 takes values by their names, as text() does.
     return Located(schema, table, prepared, prepared, check=statements.check.format(**PLACES))

@@ -23,7 +23,7 @@ from storage_guards.sql.statements import Statements
 from storage_guards.sql.table import NOW, TABLES, DatabaseName, Definition
 from storage_guards.sqlalchemy.alembic import XID8, RecentWrites
 
-PLACES = {name: f":{name}" for name in ("resource", "number", "token", "write", "writes", "table")}
+PLACES = {name: f":{name}" for name in ("resource", "number", "token", "write", "writes", "table", "key")}
 
 
 _TYPES: dict[DatabaseName, dict[str, Callable[[int], Any]]] = {
@@ -90,6 +90,12 @@ class Prepared(NamedTuple):
     lock_absence: TextClause
     read_mark: TextClause
     read_floor: TextClause
+    note_done: TextClause
+    read_done: TextClause
+    key_floor: TextClause
+    last_done: TextClause
+    raise_key_floor: TextClause
+    delete_done: TextClause
 
 
 def prepare(statements: Statements) -> Prepared:

@@ -161,6 +161,8 @@ class SQLAlchemyTransaction(GuardedTransaction[Marks]):
         )
         self.files = self._marks.files_of(connection)
         self.check_continuity(admitted)
+        if self.once is not None:
+            self._marks.perform_behind(connection, self.plan_once(admitted[0], self.once), self.seconds)
         if self.caller_block:
             self._marks.note_transaction(connection, admitted[0], bounds)
         self._admitted = admitted

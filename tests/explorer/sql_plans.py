@@ -15,17 +15,30 @@ from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 from unittest import mock
 
-from fencing.kernel.errors import GuardUnavailable, OutcomeUnknown, StaleFence, UnclaimedFence
+from fencing.kernel.errors import AlreadyDone, GuardUnavailable, OutcomeUnknown, StaleFence, TooOld, UnclaimedFence
 from fencing.kernel.fence import Fence
 from storage_guards.sql import plans
+from storage_guards.sql.once import plan_once, plan_prune_done
 from storage_guards.sql.outcome import Admitted
 from storage_guards.sql.plans import Ask, Plan, Statement
 from storage_guards.sql.pruning import Pruning, PruningStatements
-from tests.explorer.state import CLAIM_BACK, LOST_UPDATE, STALE_READ, SUPERSEDED, VERDICT, Step
+from tests.explorer.state import CLAIM_BACK, LOST_UPDATE, NEVER_DONE, STALE_READ, SUPERSEDED, TWICE, VERDICT, Step
 
-__all__ = ["RESOURCE", "Row", "SQLProgram", "SQLScenario", "SQLWorld", "pruner", "writer"]
+__all__ = [
+    "KEY",
+    "RESOURCE",
+    "Row",
+    "SQLProgram",
+    "SQLScenario",
+    "SQLWorld",
+    "once_writer",
+    "pruner",
+    "pruner_of_keys",
+    "writer",
+]
 
 RESOURCE, FLOOR, DATA = "r", "fencing:floor", "data"
+KEY, DONE, KEY_FLOOR = "k", "done", "done floor"
 NAMES = "ABC"
 FIRST_WRITE = "table"
 REMEMBERED = 3
@@ -54,9 +67,10 @@ LOST = ("lost",)
 
 
 class Note(NamedTuple):
-    """The client has learnt something: its write was made, or was not and never will be."""
+    """The client has learnt something: its write was made, or was not and never will be. Or what it does once was done
+    before, by itself or by another one; or it is too old."""
 
-    what: Literal["acknowledged", "denied"]
+    what: Literal["acknowledged", "denied", "done by itself", "done by another", "too old"]
     attempt: int
 
 
@@ -111,6 +125,7 @@ class SQLProgram:
         writes: after the check; in one request with it, and with the COMMIT; or without one, where the mark exists;
             or after the check was rolled back to a savepoint.
         attempts: how many transactions it begins.
+        asks: for the outcome, where a COMMIT got no reply. Otherwise it tries again.
     """
 
     moves: Callable[[SQLProgram, int], Moves]
@@ -119,10 +134,14 @@ class SQLProgram:
     reads: Literal["after", "before", "within"] = "after"
     writes: Literal["after", "in one request", "where it exists", "rolled back"] = "after"
     attempts: int = 2
+    asks: bool = True
     claim: Callable[..., Plan[Any]] = plans.plan_claim
     check: Callable[..., Plan[Any]] = plans.plan_check
     settle: Callable[[OutcomeUnknown], Plan[bool | None]] = plans.plan_settle
     batch: Callable[[str, PruningStatements], Plan[plans.Batch]] = plans.plan_batch
+    enter: Callable[[SQLProgram, Fence], Plan[Any]] | None = None
+    once: Callable[..., Plan[None]] = plan_once
+    prune_keys: Callable[[str, str], Plan[int]] = plan_prune_done
 
 
 def writer(program: SQLProgram, client: int) -> Moves:
@@ -171,6 +190,57 @@ def writer(program: SQLProgram, client: int) -> Moves:
             return
     except (StaleFence, UnclaimedFence, GuardUnavailable):
         yield Ask([], ends="ROLLBACK")
+
+
+def once_writer(program: SQLProgram, client: int) -> Moves:
+    """Claim, and then add an update in a transaction of its own, once for the key."""
+    fence = fence_of(program, client)
+    try:
+        if program.claims == "apart":
+            yield from _until_answered(lambda: program.claim([fence], 0))
+        for attempt in range(program.attempts):
+            try:
+                admitted = yield from _performed((program.enter or _enter)(program, fence))
+                [base] = yield from _alone(READ)
+                yield from _alone(_write(base, client, attempt))
+            except LostReply:
+                continue
+            except AlreadyDone as error:
+                yield Note("done by itself" if error.is_own else "done by another", attempt)
+                break
+            except TooOld:
+                yield Note("too old", attempt)
+                break
+            try:
+                yield from _alone(ends="COMMIT")
+            except LostReply:
+                if not program.asks:
+                    continue
+                unknown = admitted.unknown(KEY)
+                landed = yield from _until_answered(lambda u=unknown: program.settle(u))  # type: ignore[misc]
+                if landed is not None:
+                    yield Note("acknowledged" if landed else "denied", attempt)
+                return
+            yield Note("acknowledged", attempt)
+            return
+    except (StaleFence, UnclaimedFence, GuardUnavailable):
+        pass
+    yield Ask([], ends="ROLLBACK")
+
+
+def _enter(program: SQLProgram, fence: Fence) -> Plan[Any]:
+    """Check the fence, and note the key, as the guards do."""
+    [admitted] = yield from program.claim([fence], 1) if program.claims == "at once" else program.check([fence])
+    yield from program.once(admitted, KEY, fence)
+    return admitted
+
+
+def pruner_of_keys(program: SQLProgram, _: int) -> Moves:
+    """Delete what is noted of the key."""
+    try:
+        yield from _performed(program.prune_keys(RESOURCE, chr(ord(KEY) + 1)))
+    except LostReply:
+        return
 
 
 def _unguarded(program: SQLProgram, client: int, fence: Fence, attempt: int) -> Moves:
@@ -285,6 +355,7 @@ class SQLWorld:
 
     def __init__(self, scenario: SQLScenario) -> None:
         self.scenario = scenario
+        self._once = {each for each, program in enumerate(scenario.programs) if program.moves is once_writer}
 
     def start(self) -> SQLState:
         rows = {FLOOR: Row(0, "", (FIRST_WRITE,)), DATA: frozenset(), **dict(self.scenario.rows)}
@@ -326,12 +397,18 @@ class SQLWorld:
 
     def _learns(self, state: SQLState, client: int, note: Note) -> Step:
         update = (client, note.attempt)
+        after = state
         if note.what == "denied":
             after = state._replace(denied=state.denied | {update})
-        else:
+        elif note.what == "acknowledged":
             after = state._replace(acknowledged=state.acknowledged | {update})
         value = dict(state.rows)[DATA]
         violated: tuple[str, ...] = ()
+        done_by = {who for who, _ in value if who in self._once}
+        if (note.what == "too old" and not done_by) or (
+            note.what.startswith("done") and (client in done_by, bool(done_by)) != (note.what == "done by itself", True)
+        ):
+            violated = (NEVER_DONE,)
         if note.what == "acknowledged" and update not in value:
             violated = (LOST_UPDATE,)
         if note.what == "denied" and update in value:
@@ -394,6 +471,8 @@ class SQLWorld:
                     violated += (LOST_UPDATE,)
                 if state.denied & (changes[DATA] - rows[DATA]):
                     violated += (VERDICT,)
+                if len([who for who, _ in changes[DATA] if who in self._once]) > 1:
+                    violated += (TWICE,)
             rows.update(changes)
             rows = {name: row for name, row in rows.items() if row is not None}
         ended = _ended(session)._replace(todo=session.todo[1:])
@@ -483,10 +562,10 @@ class Table:
         floor = rows.get(FLOOR)
         return None if floor is None else (floor.number, " ".join(floor.writes))
 
-    def _lock_mark(self, _: Statement) -> Any:
-        if self.seen.get(RESOURCE) is None:
+    def _lock_mark(self, statement: Statement) -> Any:
+        if self.seen.get(statement.resource) is None:
             return None
-        row = self._lock(RESOURCE)
+        row = self._lock(statement.resource)
         return None if row is None else (" ".join(row.writes),)
 
     def _lock_absence(self, statement: Statement) -> Any:
@@ -508,6 +587,40 @@ class Table:
     def _read_mark(self, _: Statement) -> Any:
         row = self.seen.get(RESOURCE)
         return None if row is None else (row.number, row.token, 0, " ".join(row.writes), 0)
+
+    # What is done once
+
+    def _note_done(self, statement: Statement) -> Any:
+        """INSERT … ON CONFLICT DO NOTHING: it waits for who is about to insert the row, or to delete it."""
+        if any(DONE in each.locked for each in self._others):
+            raise Waits
+        if self._now.get(DONE) is not None:
+            return None
+        self._lock(DONE)
+        self._set(DONE, (statement.number, statement.write))
+        return (statement.number,)
+
+    def _read_done(self, _: Statement) -> Any:
+        row = self.seen.get(DONE)
+        return None if row is None else (*row, 0)
+
+    def _key_floor(self, _: Statement) -> Any:
+        return (KEY,) if self.seen.get(KEY_FLOOR) else None
+
+    def _last_done(self, _: Statement) -> Any:
+        return (None, 0) if self.seen.get(DONE) is None else (KEY, 1)
+
+    def _raise_key_floor(self, _: Statement) -> Any:
+        self._lock(KEY_FLOOR)
+        self._set(KEY_FLOOR, True)
+        return 1
+
+    def _delete_done(self, _: Statement) -> Any:
+        if self.seen.get(DONE) is None:
+            return 0
+        self._lock(DONE)
+        self._set(DONE, None)
+        return 1
 
     # Pruning
 

@@ -19,6 +19,7 @@ __all__ = [
     "LOST_UPDATE",
     "MOST_MS",
     "NAMES",
+    "NEVER_DONE",
     "OTHER_KEYS",
     "OVERLAP",
     "REPAIR",
@@ -27,6 +28,7 @@ __all__ = [
     "STALE_READ",
     "STUCK",
     "SUPERSEDED",
+    "TWICE",
     "UNNOTICED",
     "VERDICT",
     "Bounds",
@@ -54,6 +56,8 @@ GONE = "a lease that is reclaimed is gone, and nothing has ended it"
 SAME_FENCE = "two grants have the same number and token"
 STUCK = "the lock is held by nobody, and all wait"
 UNNOTICED = "for long nobody can notice that the lock is free"
+TWICE = "what is done once is done twice"
+NEVER_DONE = "what was said to be done was not done, or by another one"
 VERDICT = "a write that was found not to have happened happens"
 REPAIR = "more claims of one client are refused than the repair may take"
 

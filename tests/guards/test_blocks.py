@@ -109,3 +109,14 @@ def test_fenced_without_with() -> None:
         pytest.warns(RuntimeWarning, match=r"never entered.*; write `with fenced\(…\) as …:`"),
     ):
         fenced(client, MINE)
+
+
+@pytest.mark.parametrize("kind", [*SYNC, *ASYNC])
+def test_a_guard_without_once_says_which_guards_have_it(kind: str, tmp_path: Path) -> None:
+    begin = guard_of(kind, tmp_path).begin
+    if not kind.endswith("FileGuard"):
+        with pytest.warns(RuntimeWarning, match="never entered"):
+            begin(MINE, once="2026-11-23")
+        return
+    with pytest.raises(TypeError, match="SQLAlchemyGuard, PsycopgGuard, RedisGuard"):
+        begin(MINE, once="2026-11-23")

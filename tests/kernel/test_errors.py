@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 import fencing
 from fencing import Fence, FencingError, Mark
 from fencing.kernel.errors import (
+    AlreadyDone,
     CoordinatorUnavailable,
     GuardNotEnforceable,
     GuardUnavailable,
@@ -20,6 +22,7 @@ from fencing.kernel.errors import (
     OutcomeUnknown,
     StaleFence,
     StaleRead,
+    TooOld,
     UnclaimedFence,
 )
 
@@ -43,6 +46,9 @@ EVERY: list[FencingError] = [
     UnclaimedFence(fence=FENCE, mark=None),
     UnclaimedFence(fence=FENCE, mark=Mark(3, "b" * 22)),
     UnclaimedFence(fence=FENCE, mark=Mark(7, "a" * 22, 3), acknowledged=5),
+    AlreadyDone(resource="orders:42", key="2026-11-23", number=7, at=datetime(2026, 11, 23, 7, 5, tzinfo=UTC)),
+    AlreadyDone(resource="orders:42", key="x", number=7, at=datetime(2026, 11, 23, tzinfo=UTC), is_own=True),
+    TooOld(resource="orders:42", key="2026-11-23", floor="2026-11-24"),
     StaleRead(resource="orders:42"),
     StaleRead(resource="orders:42", key="reports/today.csv"),
     OutcomeUnknown(fence=FENCE, seq=3, transaction="811"),

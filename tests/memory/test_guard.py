@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fencing.kernel.errors import GuardUnavailable, StaleFence
+from fencing.kernel.errors import AlreadyDone, GuardUnavailable, StaleFence
 from fencing.kernel.fence import Fence, Mark
 from fencing.locks.plans import number_to_exceed
 from storage_guards import AsyncMemoryGuard, MemoryGuard
@@ -132,3 +132,26 @@ def test_claims_and_writes_keep_the_readers(side: Side, claim: bool) -> None:
     assert side.call(guard.mark, MINE.resource) == Mark(8, newer.token, 1, 7)
     side.call(guard.claim, Fence(MINE.resource, 9, "o" * 22))
     assert side.call(guard.mark, MINE.resource) == Mark(9, "o" * 22, 0, 7)
+
+
+def test_a_block_once_per_key(side: Side) -> None:
+    guard: Any = (AsyncMemoryGuard if side.asynchronous else MemoryGuard)()
+    newer = Fence("orders:1", 6, "c" * 22)
+    side.call(guard.write, MINE, "x", 1, claim=True, once="2026-11-23")
+    for fence, is_own in ((MINE, True), (newer, False)):
+        error = side.expect(AlreadyDone, guard.write, fence, "x", 2, claim=True, once="2026-11-23")
+        assert (error.resource, error.key, error.number, error.is_own) == ("orders:1", "2026-11-23", 5, is_own)
+    assert guard.data == {"x": 1}
+    assert side.call(guard.mark, "orders:1").number == 5, "a claim of a block that is refused is undone"
+    side.call(guard.write, OTHER, "x", 2, claim=True, once="2026-11-23")
+    side.expect(ValueError, guard.write, MINE, "x", 3, once="")
+
+
+def test_a_block_that_fails_is_not_done() -> None:
+    guard = MemoryGuard()
+    with pytest.raises(ZeroDivisionError), guard.begin(MINE, claim=True, once="a"):
+        _ = 1 / 0
+    with guard.begin(MINE, claim=True, once="a") as data:
+        data["x"] = 1
+    with pytest.raises(ValueError, match="exactly one lease"), guard.begin(MINE, OTHER, claim=True, once="b"):
+        pytest.fail("the block has run")

@@ -138,8 +138,8 @@ def test_the_data_is_read_under_the_marks_lock(orders: Orders, autocommit: bool)
     impatient = PsycopgGuard(orders.dsn, timeout=0.1)
     connection = orders.connect(autocommit=autocommit)
     guard = PsycopgGuard(connection)
-    for options in ({}, {"claim": True}):
-        with guard.begin(MINE, **options) as inside:
+    for claim in (False, True):
+        with guard.begin(MINE, claim=claim) as inside:
             assert inside.pgconn is connection.pgconn
             inside.execute(READ)
             with pytest.raises(GuardUnavailable):

@@ -12,11 +12,11 @@ import pytest
 import redis.asyncio
 
 from examples.servers import RedisCluster, RedisServer
-from fencing import Fence, GuardNotEnforceable, GuardUnavailable, StaleFence
+from fencing import AlreadyDone, Fence, GuardNotEnforceable, GuardUnavailable, StaleFence
 from fencing.redis.cluster import topology
 from fencing.redis.keys import slot_of, tag_of
 from storage_guards import AsyncRedisGuard, RedisGuard
-from storage_guards.redis.commands import mark_key
+from storage_guards.redis.commands import done_key, mark_key
 from storage_guards.testing import GuardContract
 from tests.support import wait_until
 from tests.support.fixtures import RedisClusters
@@ -65,6 +65,17 @@ def test_keys_in_other_slots_are_refused(side: Side, cluster: RedisCluster) -> N
     with redis.RedisCluster.from_url(cluster.servers[0].url) as direct:
         assert direct.get(KEY) == b"1"
         assert direct.get("total") is None
+
+
+@pytest.mark.thorough
+def test_what_was_done_once_is_in_the_slot(side: Side, cluster: RedisCluster) -> None:
+    guard = guard_of(side, cluster.servers[0].url, cluster=True)
+    side.call(guard.write, MINE, ("SET", KEY, 1), claim=True, once="a")
+    side.expect(AlreadyDone, guard.write, MINE, ("SET", KEY, 2), once="a")
+    in_block(side, guard, MINE, once="b", work=lambda transaction, _: transaction.write("SET", KEY, 3))
+    with pytest.raises(AlreadyDone):
+        in_block(side, guard, MINE, once="b", work=lambda *_: pytest.fail("the block has run"))
+    assert cluster.primary_of_slot(SLOT).client().hlen(done_key("orders:42")) == 2
 
 
 def test_a_mark_without_a_writer_refuses_a_claim_of_several_slots(cluster: RedisCluster) -> None:

@@ -15,7 +15,7 @@ from fencing import (
     GuardUnavailable,
 )
 from storage_guards import AsyncRedisGuard, RedisGuard
-from storage_guards.redis.commands import mark_key
+from storage_guards.redis.commands import MOST_DONE, done_key, mark_key
 from tests.support.redis_guards import guard_of
 from tests.support.sides import Side
 
@@ -80,6 +80,25 @@ def test_the_permissions_of_the_page_are_needed_and_enough(
     assert "docs/guards/redis.md" in refused
     assert "nothing was written" in refused
     assert admin.get("total") is None
+
+
+FOR_ONCE = ["+TIME", "+HLEN", "+HKEYS", "+HDEL"]
+
+
+@pytest.mark.parametrize("missing", [None, *FOR_ONCE])
+def test_what_is_done_once_needs_more(side: Side, own_redis: RedisServer, missing: str | None) -> None:
+    admin: Any = own_redis.client()
+    commands = [command for command in [*ALLOWED, *FOR_ONCE] if command != missing]
+    admin.acl_setuser("worker", enabled=True, nopass=True, reset=True, keys=["fencing:*", "total"], commands=commands)
+    admin.hset(done_key("orders:42"), mapping={f"{number}": "1 1 a" for number in range(MOST_DONE)})
+    guard = guard_of(side, own_redis.url, username="worker", password="")
+    if missing is None:
+        side.call(guard.write, MINE, SET_1, claim=True, once="x")
+        assert all(f"`{command[1:]}`" in PAGE.read_text("utf-8") for command in FOR_ONCE)
+        return
+    refused = str(side.expect(GuardNotEnforceable, guard.write, MINE, SET_1, claim=True, once="x"))
+    assert "docs/guards/redis.md" in refused
+    assert (admin.get("total"), admin.hexists(done_key("orders:42"), "x")) == (None, False)
 
 
 def test_clients_of_the_wrong_kind(any_redis: RedisServer) -> None:

@@ -66,14 +66,16 @@ DONE = {
     "postgresql": (
         'CREATE TABLE IF NOT EXISTS s.fencing_done (resource TEXT COLLATE "C" NOT NULL, '
         'once_key TEXT COLLATE "C" NOT NULL, number BIGINT NOT NULL, '
-        "done_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL, floor TEXT COLLATE \"C\" DEFAULT '' NOT NULL, "
+        "done_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL, write_id TEXT COLLATE \"C\" DEFAULT '' NOT NULL, "
+        "floor TEXT COLLATE \"C\" DEFAULT '' NOT NULL, "
         "version SMALLINT DEFAULT 1 NOT NULL, PRIMARY KEY (resource, once_key), "
         "CONSTRAINT fencing_done_number CHECK (number BETWEEN 0 AND 9007199254740991))"
     ),
     "sqlite": (
         'CREATE TABLE IF NOT EXISTS s.fencing_done (resource TEXT COLLATE "BINARY" NOT NULL, '
         'once_key TEXT COLLATE "BINARY" NOT NULL, number BIGINT NOT NULL, '
-        "done_at DATETIME DEFAULT CURRENT_TIMESTAMP NOT NULL, floor TEXT COLLATE \"BINARY\" DEFAULT '' NOT NULL, "
+        "done_at DATETIME DEFAULT CURRENT_TIMESTAMP NOT NULL, write_id TEXT COLLATE \"BINARY\" DEFAULT '' NOT NULL, "
+        "floor TEXT COLLATE \"BINARY\" DEFAULT '' NOT NULL, "
         "version SMALLINT DEFAULT 1 NOT NULL, PRIMARY KEY (resource, once_key), "
         "CONSTRAINT fencing_done_integers CHECK (typeof(number) = 'integer'), "
         "CONSTRAINT fencing_done_number CHECK (number BETWEEN 0 AND 9007199254740991))"
@@ -81,7 +83,8 @@ DONE = {
     "mysql": (
         "CREATE TABLE IF NOT EXISTS s.fencing_done (resource VARBINARY(512) NOT NULL, "
         "once_key VARBINARY(255) NOT NULL, number BIGINT NOT NULL, "
-        "done_at DATETIME DEFAULT CURRENT_TIMESTAMP NOT NULL, floor VARBINARY(255) DEFAULT '' NOT NULL, "
+        "done_at DATETIME DEFAULT CURRENT_TIMESTAMP NOT NULL, write_id VARBINARY(12) DEFAULT '' NOT NULL, "
+        "floor VARBINARY(255) DEFAULT '' NOT NULL, "
         "version SMALLINT DEFAULT 1 NOT NULL, PRIMARY KEY (resource, once_key), "
         "CONSTRAINT fencing_done_number CHECK (number BETWEEN 0 AND 9007199254740991)) "
         "ENGINE = InnoDB PARTITION BY KEY (resource) (PARTITION fencing)"

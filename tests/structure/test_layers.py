@@ -38,7 +38,7 @@ REDIS_CLIENT = (
     "fencing.redis.quirks",
     "fencing.redis.sentinel",
 )
-SHARED = tuple(f"storage_guards.{name}" for name in ("blocks", "bounds", "continuity", "sending"))  # by all guards
+SHARED = tuple(f"storage_guards.{name}" for name in ("blocks", "bounds", "continuity", "once", "sending"))  # by all
 REDIS_CONNECTIONS = tuple(
     f"fencing.redis.{name}" for name in ("client", "client_async", "cluster.client", "cluster.client_async")
 )
@@ -191,9 +191,10 @@ ROOMS = {
     "storage_guards.bounds": Room((KERNEL,)),
     "storage_guards.blocks": Room((KERNEL,)),
     "storage_guards.continuity": Room((KERNEL,)),
-    "storage_guards.kept": Room((KERNEL,)),
+    "storage_guards.kept": Room((KERNEL, "storage_guards.once")),
+    "storage_guards.once": Room((KERNEL,)),
     "storage_guards.sending": Room((KERNEL,)),
-    "storage_guards.memory": Room((KERNEL, "storage_guards.blocks", "storage_guards.bounds")),
+    "storage_guards.memory": Room((KERNEL, "storage_guards.blocks", "storage_guards.bounds", "storage_guards.once")),
     "storage_guards.testing": Room((KERNEL, "fencing.testing.contract"), ("pytest",)),
     "storage_guards.sql": Room((KERNEL, "fencing.sql.errors", *SHARED)),
     "storage_guards.sqlalchemy": Room((KERNEL, "fencing.sql", *SHARED, "storage_guards.sql"), ("sqlalchemy",)),

@@ -93,6 +93,10 @@ class Turn:
 
     # What a body needs
 
+    def new_key(self) -> str:
+        """Return a key of something that nothing else does."""
+        return f"{self.chance.getrandbits(64):016x}"
+
     def begin_session(self) -> Any:
         """Begin a transaction of a session that earlier turns have used; the guard must make it read again."""
         session = self._sessions.of(self.kit)

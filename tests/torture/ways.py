@@ -93,6 +93,7 @@ def _write(turn: Turn, _: None) -> Steps[None]:
 SQLALCHEMY = (
     Way("begin", _change, lambda turn: turn.guard.begin(turn.lease)),
     Way("begin with a claim", _change, lambda turn: turn.guard.begin(turn.lease, claim=True)),
+    Way("begin once", _change, lambda turn: turn.guard.begin(turn.lease, once=turn.new_key())),
     Way("session", _change_object, lambda turn: turn.guard.session(turn.lease)),
     Way("run", _change, runs=True),
     Way("write", _write),
@@ -139,6 +140,7 @@ def _psycopg_write(turn: Turn, _: None) -> Steps[None]:
 PSYCOPG = (
     Way("psycopg begin", _psycopg_change, lambda turn: turn.guard.begin(turn.lease)),
     Way("psycopg begin with a claim", _psycopg_change, lambda turn: turn.guard.begin(turn.lease, claim=True)),
+    Way("psycopg begin once", _psycopg_change, lambda turn: turn.guard.begin(turn.lease, once=turn.new_key())),
     Way("psycopg write", _psycopg_write),
     Way("psycopg advance", _psycopg_advance, lambda turn: turn.kit.source.connection(), own_commit=True),
 )
