@@ -43,8 +43,8 @@ def log_unreleased(resources: list[str]) -> None:
     """Log the locks that a coordinator could not release when it was closed, or had to release all."""
     if resources:
         logger.warning(
-            "%d locks that a coordinator held could not be released at its end, such as %r; each frees itself when its "
-            "ttl is over",
+            "at the end of a coordinator %d locks were held that could not be released, such as %r; "
+            "each frees itself when its ttl is over",
             len(resources),
             resources[0],
         )

@@ -51,7 +51,7 @@ def test_what_could_not_be_released_is_logged(side: MemorySide, caplog: pytest.L
     lease = side.call(coordinator.acquire, "r")
     side.cut_off(coordinator)
     side.call(coordinator.release_all)
-    assert "1 locks that a coordinator held could not be released at its end, such as 'r'" in caplog.text
+    assert "1 locks were held that could not be released, such as 'r'" in caplog.text
     assert not lease.held, "it has ended, whatever the coordinator says"
     side.reconnect(coordinator)
     assert side.call(lease.release) is True
