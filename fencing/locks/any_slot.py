@@ -11,7 +11,8 @@ from fencing.kernel.effects import Plan
 from fencing.kernel.errors import NotAcquired
 from fencing.kernel.fence import MAX_RESOURCE_BYTES, Fence, check_resource, new_token
 from fencing.locks import plans
-from fencing.locks.backend import Backend, Taken, Undecided
+from fencing.locks.backend import Backend, Taken, Undecided, wrong_reply
+from fencing.locks.capabilities import AcquiresAny
 from fencing.locks.holding import Grant, GrantOrFence
 from fencing.locks.settings import Settings
 
@@ -86,8 +87,9 @@ def check_slot_settings(settings: Settings) -> Settings:
 class AnySlot:
     """What ``plans.acquire`` is given as a backend: a request for the lock is one for any slot. One for each call.
 
-    Every try of a slot has a token of its own. A slot whose try has no answer is asked for again with the same token,
-    or given back, before any other one is tried. So one caller never keeps two slots.
+    One caller never keeps two slots. Where the service has a request for all, that looks for the caller's token first.
+    Elsewhere each try of a slot has a token of its own. A slot whose try has no answer is asked for again with the same
+    token, or given back, before any other one is tried.
     """
 
     plan_queue = None  # waiters poll: a place in the queue of one slot says nothing of the others
@@ -107,11 +109,11 @@ class AnySlot:
     def plan_acquire(
         self, resource: str, token: str, settings: Settings, *, floor: int, deadline: float
     ) -> Plan[Grant | Taken | Undecided]:
-        """Try each slot once, from a random one on.
+        """Try each slot once, from a random one on; all in one request where the service has one.
 
         Args:
             resource: of all slots together.
-            token: stands for this request where the caller gives it back; each try has a token of its own.
+            token: of a request for all; elsewhere it stands for the tries where the caller gives them back.
             settings: the slots'.
             floor: a number to exceed, from the mark of the slot that was granted last; the others have marks of their
                 own.
@@ -120,6 +122,8 @@ class AnySlot:
         count, least = len(self._resources), None
         start = random.randrange(count) if self._first is None else self._first
         self._token, self._first = token, None
+        if isinstance(self._backend, AcquiresAny) and not floor:
+            return (yield from self._plan_any(self._backend, token, settings, start, deadline))
         for slot in (*range(start, count), *range(start)):
             if least is not None and self._backend.clock() >= deadline:
                 break
@@ -134,15 +138,35 @@ class AnySlot:
         assert least is not None
         return least
 
+    def _plan_any(
+        self, backend: AcquiresAny, token: str, settings: Settings, start: int, deadline: float
+    ) -> Plan[Grant | Taken | Undecided]:
+        self._asked = [Fence(each, 1, token) for each in self._resources]
+        reply = yield from backend.plan_acquire_any(self._resources, token, settings, first=start, deadline=deadline)
+        if isinstance(reply, Grant):
+            self._asked, self._granted = [reply.fence], self._resources.index(reply.resource)
+            self._first = self._granted
+        return self._checked(reply, "plan_acquire_any")
+
     def _plan_try(self, slot: int, settings: Settings, floor: int, deadline: float) -> Plan[Grant | Taken | Undecided]:
         resource, token = self._resources[slot], new_token()
         self._asked = [Fence(resource, 1, token)]
-        return (yield from self._backend.plan_acquire(resource, token, settings, floor=floor, deadline=deadline))
+        reply = yield from self._backend.plan_acquire(resource, token, settings, floor=floor, deadline=deadline)
+        return self._checked(reply, "plan_acquire")
+
+    def _checked(self, reply: T, method: str) -> T:
+        if not isinstance(reply, (Grant, Taken, Undecided)):
+            raise wrong_reply(self._backend, method, reply, "a Grant, Taken or Undecided")
+        return reply
 
     def plan_give_back(self, grant: GrantOrFence, settings: Settings) -> Plan[None]:
-        """Release a grant that will not be used, or what the last request may have taken."""
-        for each in self._named(grant):
-            yield from self._backend.plan_give_back(each, settings)
+        """Release a grant that will not be used, or what the last request may have taken: all within a second."""
+        named, ends_at = self._named(grant), self._backend.give_back_deadline(settings)
+        for each in named:
+            if each is named[0] or self._backend.clock() < ends_at:
+                yield from self._backend.plan_give_back(each, settings)
+            else:
+                self._backend.give_back_later(each, settings)
 
     def give_back_later(self, grant: GrantOrFence, settings: Settings) -> None:
         """Do the same in the background."""
@@ -178,13 +202,14 @@ def acquire_slot(
     try:
         return (yield from plans.acquire(any_slot, resource, settings, timeout, lease))
     except NotAcquired as error:
-        if error.resource != resource:  # of one slot alone: what it says holds for that
+        if error.reason == "superseded":  # it names the slot whose mark is in the way
             raise
         raise NotAcquired(
             resource=resource,
             reason=error.reason,
             waited=error.waited,
             owner=error.owner,
+            replicas=error.replicas,
             kept_by=error.kept_by,
-            slots=len(resources),
+            slots=len(resources) if error.reason == "held" else None,
         ) from error.__cause__

@@ -8,8 +8,10 @@ from typing import Any
 
 from fencing.kernel.admission import admit_write
 from fencing.kernel.errors import LeaseLost, NotAcquired, StaleFence
-from fencing.kernel.fence import Fence
-from fencing.locks.capabilities import ListsHolders, OneOfManyWins
+from fencing.kernel.fence import Fence, new_token
+from fencing.locks import plans
+from fencing.locks.backend import Taken
+from fencing.locks.capabilities import AcquiresAny, ListsHolders, OneOfManyWins
 from fencing.testing.base import CoordinatorTests, has_capability
 
 
@@ -33,6 +35,39 @@ class Slots(CoordinatorTests):
         for lease in (leases[0], leases[2], again):
             self.call(lease.renew)
             assert self.call(lease.release) is True
+
+    def test_a_request_for_any_slot_is_idempotent_for_its_token(self) -> None:
+        """It is repeated after a lost reply, and may begin with another slot: it is given the one that it has."""
+        coordinator, name, token = self._make(), self._name(), new_token()
+        backend = coordinator._backend
+        if not has_capability(coordinator, AcquiresAny):
+            return
+        resources = [f"{{{name}}}#{slot}" for slot in range(3)]
+
+        def acquire(token: str, first: int) -> Any:
+            deadline = backend.clock() + 5
+            return self._plan(
+                coordinator,
+                backend.plan_acquire_any(resources, token, backend.settings, first=first, deadline=deadline),
+            )
+
+        grant = acquire(token, 2)
+        assert (grant.resource, grant.token) == (resources[2], token)
+        for first in range(3):
+            again = acquire(token, first)
+            assert again.fence == grant.fence, "the same slot and number"
+            assert again is not grant, "each answer has a grant of its own"
+        others = [acquire(new_token(), 2) for _ in range(2)]
+        assert [other.resource for other in others] == resources[:2], "the search goes on with the first"
+        taken = acquire(new_token(), 1)
+        assert isinstance(taken, Taken)
+        assert 0 < taken.remaining <= backend.settings.ttl
+        assert taken.owner == backend.settings.owner_label
+        for each in (grant, *others):
+            assert self._plan(coordinator, plans.release(backend, each, backend.settings))
+        late = acquire(token, 0)
+        assert late.number > max(each.number for each in (grant, *others)), "a token that has ended gets a new number"
+        assert self._plan(coordinator, plans.release(backend, late, backend.settings))
 
     def test_callers_at_once_get_a_slot_each_and_never_more_than_there_are(self) -> None:
         coordinators, name = [self._make() for _ in range(4)], self._name()

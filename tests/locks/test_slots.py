@@ -8,7 +8,18 @@ from typing import Any
 
 import pytest
 
-from fencing import CoordinatorUnavailable, Fence, LeaseLost, Mark, MemoryCoordinator, NotAcquired, StaleFence, hold_all
+from fencing import (
+    AsyncCoordinator,
+    Coordinator,
+    CoordinatorUnavailable,
+    Fence,
+    LeaseLost,
+    Mark,
+    MemoryCoordinator,
+    NotAcquired,
+    StaleFence,
+    hold_all,
+)
 from fencing.kernel.effects import Claim, Plan, Shielded, Sleep
 from fencing.kernel.fence import new_token
 from fencing.kernel.retry import NoReply
@@ -273,7 +284,7 @@ class Ask:
 class OneByOne(MemoryPlans):
     """A service whose every request is answered by the test, and that has none for all slots at once."""
 
-    plan_acquire_any = None
+    plan_acquire_any = None  # type: ignore[assignment]
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -468,6 +479,55 @@ def test_a_fence_to_exceed_is_that_of_one_slot(story: Story) -> None:
     assert story.floors == [0, 50, 50, 0]
     assert (grant.resource, grant.number) == ("{s}#2", 8)
     assert guard.mark("{s}#1") == Mark(50, guard.mark("{s}#1").token)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("method", ["plan_acquire_any", "plan_acquire"])
+def test_a_backend_that_returns_no_grant_is_named(side: MemorySide, method: str) -> None:
+    members = {"plan_acquire_any": None} if method == "plan_acquire" else {}
+    made: Any = type("Poor", (type(side.coordinator()._backend),), members)
+    backend = made(side.table, side.clock)
+    coordinator = (AsyncCoordinator if side.asynchronous else Coordinator)(backend)
+    real = getattr(backend, method)
+
+    def plan(*args: Any, **options: Any) -> Plan[Any]:
+        yield from real(*args, **options)
+
+    setattr(backend, method, plan)
+    error = side.expect(TypeError, coordinator.slots("gpu", 3).acquire, timeout=0)
+    assert str(error).startswith(f"{method} of Poor returned nothing (None)")
+    assert all(side.holder(f"{{gpu}}#{slot}") is None for slot in range(3)), "what it may have taken was given back"
+
+
+def test_a_request_for_all_that_is_interrupted_is_given_back_in_all(side: MemorySide) -> None:
+    """It took one of them, and nobody was told which."""
+    coordinator = side.coordinator()
+    backend = coordinator._backend
+    perform = backend.perform
+    asked: list[str] = []
+
+    def interrupted(effect: Any) -> Any:
+        asked.append(effect.operation)
+        result = perform(effect)
+        if effect.operation == "acquire_any":
+            if side.asynchronous:
+                _finish(result)
+            assert sum(side.holder(f"{{gpu}}#{slot}") is not None for slot in range(3)) == 1
+            raise Interruption
+        return result
+
+    backend.perform = interrupted
+    side.expect(Interruption, coordinator.slots("gpu", 3).acquire, timeout=5)
+    assert all(side.holder(f"{{gpu}}#{slot}") is None for slot in range(3))
+    assert asked[:4] == ["acquire_any", "release", "release", "release"]
+
+
+class Interruption(BaseException):
+    """What a signal handler raises."""
+
+
+def _finish(coroutine: Any) -> None:
+    with pytest.raises(StopIteration):
+        coroutine.send(None)
 
 
 def test_a_closed_coordinator_gives_no_slots(side: MemorySide) -> None:
