@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 
 from examples.servers import RedisCluster, RedisServer
-from fencing import FencingError, NotAcquired, RedisCoordinator
+from fencing import CoordinatorUnavailable, FencingError, NotAcquired, RedisCoordinator
+from fencing.kernel.retry import NoReply
+from fencing.locks.settings import Settings
 from fencing.redis.calls import any_call, release_keys
 from fencing.redis.keys import keys_of, slot_of
+from fencing.redis.plans import RedisPlans
 from fencing.redis.scripts import ACQUIRE_ANY, RELEASE_SEVERAL
 from tests.support import wait_until
 from tests.support.fixtures import ProxyFactory
@@ -119,6 +122,20 @@ def test_what_is_sent_behind_an_interrupted_request_releases_each_slot() -> None
     assert release is not None
     assert (release.script, release.args) == (RELEASE_SEVERAL, ("t" * 22,) * 3)
     assert release.keys == tuple(key for each in resources for key in release_keys(each))
+
+
+def test_a_request_that_is_never_answered_is_given_back_in_each_slot() -> None:
+    """Nobody knows which of them it took, so one in the background is not enough."""
+    plans, later = RedisPlans(), []
+    plans.clock = lambda: 1000.0
+    plans.give_back_later = lambda grant, settings: later.append((grant.resource, grant.token))
+    resources, token = [f"{{gpu}}#{slot}" for slot in range(3)], "t" * 22
+    plan = plans.plan_acquire_any(resources, token, Settings(), first=0, deadline=1000.0)
+    call = plan.send(None)
+    assert call.may_take
+    with pytest.raises(CoordinatorUnavailable, match=r"for '\{gpu\}#0'"):
+        plan.throw(NoReply(ConnectionError("cut"), may_have_run=True))
+    assert later == [(each, token) for each in resources]
 
 
 def test_a_task_that_is_cancelled_leaves_no_slot_taken(any_redis: RedisServer, proxy: ProxyFactory) -> None:
