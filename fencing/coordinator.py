@@ -130,13 +130,13 @@ class Coordinator(CoordinatorBase):
     def slots(self, name: str, count: int, **options: Unpack[LockOptions]) -> Slots:
         """Return a few slots of one name: at most ``count`` holders at once, each with a slot of its own.
 
-        ::
+        Slots do not protect data that their holders share: that needs a lock of its own. ::
 
             with coordinator.slots("gpu", 4).hold(timeout=5) as lease:
                 device = devices[lease.slot]  # 0 … 3
 
-        Each slot is a lock, with a fence and a mark of its own: that of slot 2 is ``"{gpu}#2"``, with a prefix
-        ``"billing:{gpu}#2"``. It does not protect data that holders of different slots share.
+        Each slot is a lock, with a fence and a mark of its own. The resource of slot 2 is ``"{gpu}#2"``, and with a
+        prefix ``"billing:{gpu}#2"``.
 
         Args:
             name: what the slots are of, such as ``"gpu"``, without braces.

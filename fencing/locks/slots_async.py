@@ -21,13 +21,21 @@ from fencing.locks.signatures import show_options
 
 
 class AsyncSlots:
-    """A few slots of one name for asyncio: at most so many holders at once. :meth:`AsyncCoordinator.slots` makes it.
+    """A few slots of one name for asyncio: at most so many holders at once. ``coordinator.slots("gpu", 4)`` makes it.
+
+    Slots do not protect data that their holders share: that needs a lock of its own.
 
     Each slot is a lock of its own, with a fence of its own: ``lease.slot`` is its number, from 0 on, and
     ``lease.fence.resource`` its name, such as ``"{gpu}#2"``. A guard refuses who has lost a slot as soon as its next
-    holder has claimed. It does not protect data that holders of different slots share.
+    holder has claimed. As with a lock, two clients can hold the same slot at the same time: only writes through a
+    guard are safe.
 
-    As with a lock, two clients can hold the same slot at the same time. Only writes through a guard are safe.
+    Args:
+        coordinator: which takes the slots.
+        name, count, options: as of :meth:`AsyncCoordinator.slots`.
+
+    Raises:
+        TypeError, ValueError: an argument has a wrong value. Correct it as the message says.
     """
 
     # SYNC "so many holders at once.": so many holders at once. Thread-safe.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import random
 from typing import Any
@@ -237,6 +238,20 @@ def test_a_block_of_a_lost_slot_counts_no_more(side: MemorySide) -> None:
                 assert again.fence.number > lease.fence.number
 
     side.expect(LeaseLost, play, side, story)
+
+
+def test_a_block_whose_slot_is_lost_is_cancelled() -> None:
+    side = MemorySide(asynchronous=True)
+    slots = side.coordinator().slots("gpu", 2)
+
+    async def story() -> None:
+        async with slots.hold(timeout=5, cancel_on_loss=True) as lease:
+            asyncio.get_running_loop().call_soon(lease._holding.lose, "gone")
+            await asyncio.wait_for(asyncio.Event().wait(), 30)
+
+    error = side.expect(LeaseLost, story)
+    assert not error.completed
+    assert error.fence.resource in slots.resources
 
 
 def test_a_hold_decorates_and_is_used_once(side: MemorySide) -> None:
