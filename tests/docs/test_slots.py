@@ -14,7 +14,7 @@ from fencing import AsyncCoordinator, AsyncMemoryCoordinator, MemoryCoordinator,
 from storage_guards import SQLAlchemyGuard
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "guide" / "slots.md").read_text("utf-8")
-HOLD, ASYNCIO, OUT_OF_USE = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+HOLD, SHARED, ASYNCIO, OUT_OF_USE = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
 def test_what_holders_share_is_said_first() -> None:
@@ -41,6 +41,25 @@ def test_the_write_of_a_holder_is_checked_by_its_slot(tmp_path: Path) -> None:
         for lease in leases:
             guard.write(lease, text("UPDATE devices SET job = 9 WHERE slot = :slot"), {"slot": lease.slot})
             lease.release()
+
+
+def test_what_holders_share_has_a_lock_of_its_own(tmp_path: Path) -> None:
+    engine = create_engine(f"sqlite:///{tmp_path}/jobs.db")
+    guard = SQLAlchemyGuard(engine)
+    guard.create_tables()
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE jobs (job INTEGER PRIMARY KEY, slot INTEGER)"))
+        connection.execute(text("INSERT INTO jobs VALUES (7, NULL), (8, NULL)"))
+    with MemoryCoordinator(guards=[guard]) as coordinator:
+        names: dict[str, Any] = {"coordinator": coordinator, "guard": guard, "text": text}
+        exec(SHARED, names)
+        exec(SHARED, names)
+        for lease in (names["gpu"], names["queue"]):
+            mark = guard.mark(lease.fence.resource)
+            assert mark is not None
+            assert mark.is_of(lease.fence)
+    with engine.connect() as connection:
+        assert connection.execute(text("SELECT count(slot) FROM jobs")).scalar_one() == 2
 
 
 def test_with_asyncio() -> None:
