@@ -64,6 +64,7 @@ def test_a_repeated_request_gets_the_slot_that_the_first_one_took(
     assert held(any_redis, 4) == []
 
 
+@pytest.mark.thorough
 def test_a_request_that_arrives_late_takes_no_second_slot(
     side: Side, any_redis: RedisServer, proxy: ProxyFactory
 ) -> None:
@@ -157,6 +158,7 @@ def test_a_task_that_is_cancelled_leaves_no_slot_taken(any_redis: RedisServer, p
     side.wait_until(lambda: not held(any_redis, 3))
 
 
+@pytest.mark.thorough
 def test_a_server_that_is_frozen_during_the_whole_call(side: Side, freezable_redis: RedisServer) -> None:
     coordinator = side.coordinator(freezable_redis.url, ttl=60)
     side.call(side.call(coordinator.acquire, "warm").release)
@@ -200,6 +202,7 @@ def test_who_waits_for_one_slot_comes_first_and_the_dead_do_not(side: Side, any_
     side.call(lease.release)
 
 
+@pytest.mark.thorough
 def test_a_prefix_changes_nothing_of_where_they_are(side: Side, redis_cluster: RedisCluster) -> None:
     for prefix in (None, "billing:", "{app}:", "a{b:", "x}:"):
         slots = side.coordinator(side.cluster_client(redis_cluster), prefix=prefix).slots("gpu", 3)
