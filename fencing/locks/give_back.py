@@ -89,26 +89,26 @@ class GiveBack:
         process.after_fork(self._reset)
 
     def _reset(self) -> None:
-        self._pending: dict[str, _Pending] = {}
+        self._pending: dict[tuple[str, str], _Pending] = {}  # by resource and token
 
     def later(self, grant: GrantOrFence, settings: Settings) -> None:
         """Give back a lock. This returns at once."""
         if len(self._pending) >= MOST_LOCKS or sys.is_finalizing():
             return
-        self._pending[grant.token] = _Pending(grant, settings)
+        self._pending[grant.resource, grant.token] = _Pending(grant, settings)
         try:
             self._worker.wake(self._work)
         except RuntimeError:
             pass  # the interpreter is ending
 
     def _work(self) -> float | None:
-        for pending in list(self._pending.values()):
+        for key, pending in list(self._pending.items()):
             try:
                 run(pending.plan(self._backend), self._backend.perform)
             except BaseException:  # noqa: BLE001 - the ttl frees the lock
-                self._pending.pop(pending.grant.token, None)
+                self._pending.pop(key, None)
             if pending.is_done:
-                self._pending.pop(pending.grant.token, None)
+                self._pending.pop(key, None)
         return min((pending.pause for pending in list(self._pending.values())), default=None)
 
 
