@@ -28,8 +28,20 @@ LEASE = [
     "slot",
 ]
 COORDINATOR = [
-    *("acquire", "address", "adopt", "close", "closed", "force_release", "hold", "hold_all", "holder", "holders"),
-    *("lock", "locked", "slots", "try_acquire"),
+    *(
+        "acquire",
+        "address",
+        "adopt",
+        "close",
+        "closed",
+        "election",
+        "force_release",
+        "hold",
+        "hold_all",
+        "holder",
+        "holders",
+    ),
+    *("lock", "locked", "release_all", "slots", "try_acquire"),
 ]
 OF_ITS_OWN = {
     "Coordinator": [],
