@@ -7,6 +7,7 @@ import math
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from fencing.election.terms import is_loss
 from fencing.kernel.effects import run
 from fencing.kernel.waking import SafeEvent
 from fencing.locks import plans
@@ -109,12 +110,14 @@ class AsyncCandidate(AsyncFencedLock):
 
     Attributes:
         is_stopped: whether ``stop`` was called.
+        failure: the error of the function, unless it only says that the term is over.
     """
 
     def __init__(self, lock: AsyncFencedLock) -> None:
         super().__init__(lock.coordinator, lock.resource)
         self._settings = lock._settings
         self.is_stopped = False
+        self.failure: Exception | None = None
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
         self._cancelling_before = 0 if self._task is None else self._task.cancelling()
@@ -141,7 +144,11 @@ class AsyncCandidate(AsyncFencedLock):
         if not isinstance(result, Awaitable):
             kind = type(result).__name__
             raise TypeError(f"run takes an async function: this one returned {kind}, which cannot be awaited")
-        await result
+        try:
+            await result
+        except Exception as error:
+            self.failure = None if is_loss(error, self.resource) else error
+            raise
         self.may_be_granted = True
 
     def term(self) -> AsyncHold:
