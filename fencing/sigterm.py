@@ -16,12 +16,16 @@ from fencing.coordinator import Coordinator
 from fencing.coordinator_async import AsyncCoordinator
 from fencing.kernel import process
 from fencing.kernel.effects import background
+from fencing.kernel.waking import SafeEvent
 from fencing.kernel.workers import DaemonThread
 
 CAMPAIGN_SECONDS = 5.0
 """How long the handler waits for campaigns to leave their queues, so that no lock is handed to a process that ends."""
 
 CAMPAIGN_STEP_SECONDS = 0.002
+
+LOOP_SECONDS = 7.0
+"""How long an event loop may take for all of it. Then the signal is passed on without: the loop hangs."""
 
 logger = logging.getLogger("fencing")
 
@@ -36,8 +40,9 @@ def on_sigterm(*coordinators: Coordinator | AsyncCoordinator) -> Callable[[], No
     application. A second SIGTERM goes to that handler alone.
 
     Where the process goes on after its handler, as a server that waits for its requests, the code that held a lock goes
-    on without it: see :meth:`fencing.Coordinator.release_all`. It does not help against SIGKILL, nor while the main
-    thread runs in C code and Python calls no handlers.
+    on without it: see :meth:`fencing.Coordinator.release_all`. A request for a lock, or a release, that is under way
+    when the process ends may leave its lock taken. It does not help against SIGKILL, nor while the main thread runs in
+    C code and Python calls no handlers.
 
     Args:
         coordinators: those whose locks are released. Async ones are released by the event loop that runs now; the
@@ -78,6 +83,7 @@ class _Handler:
         self._loop = _loop_for(self._async)
         self._task: Any = None  # so that it is not collected
         self._has_worked = False
+        self._passed_on = SafeEvent()
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         self.remove()
@@ -131,28 +137,57 @@ class _Handler:
             self._loop.call_soon_threadsafe(self._begin, self._loop, number)
         except RuntimeError:
             return False
+        _thread.start_new_thread(self._pass_on_late, (number,))
         return True
+
+    def _pass_on_late(self, number: int) -> None:
+        if not self._passed_on.wait(LOOP_SECONDS):
+            self._passed_on.set()
+            os.kill(os.getpid(), number)
 
     def _begin(self, loop: asyncio.AbstractEventLoop, number: int) -> None:
         self._task = background(loop, self._release_async(loop, number), "fencing-on-sigterm")
 
     async def _release_async(self, loop: asyncio.AbstractEventLoop, number: int) -> None:
+        until = time.monotonic() + CAMPAIGN_SECONDS
         try:
-            for result in await asyncio.gather(*(each.release_all() for each in self._async), return_exceptions=True):
-                if isinstance(result, Exception):
-                    logger.error("locks of an async coordinator could not be released", exc_info=result)
-            until = time.monotonic() + CAMPAIGN_SECONDS
-            both = [*self._async, *self._sync]
-            while any(each._may_be_elected for each in both) and time.monotonic() < until:  # noqa: ASYNC110 - in threads, too
+            await self._release_all()
+            while self._must_go_on() and time.monotonic() < until:
                 await asyncio.sleep(CAMPAIGN_STEP_SECONDS)
+                if self._ends_process:
+                    await self._release_all()
         finally:
-            loop.call_soon(self._pass_on, number, None)  # not here: the handler may raise, as sys.exit() does
+            if self._ends_process:
+                self._pass_on_once(number)  # in the same step: no task takes a lock in between
+            else:
+                loop.call_soon(self._pass_on_once, number)  # not here: the handler may raise, as sys.exit() does
+
+    async def _release_all(self) -> None:
+        for result in await asyncio.gather(*(each.release_all() for each in self._async), return_exceptions=True):
+            if isinstance(result, Exception):
+                logger.error("locks of an async coordinator could not be released", exc_info=result)
+
+    def _must_go_on(self) -> bool:
+        """Return whether campaigns have yet to leave their queues, or tasks have taken locks since the release."""
+        return any(each._may_be_elected for each in (*self._async, *self._sync)) or (
+            self._ends_process and any(each._backend.held() for each in self._async)
+        )
+
+    @property
+    def _ends_process(self) -> bool:
+        """Whether nothing runs any more when the signal has been passed on."""
+        return bool(self._before == signal.SIG_DFL)
+
+    def _pass_on_once(self, number: int) -> None:
+        if not self._passed_on.is_set():
+            self._passed_on.set()
+            self._pass_on(number, None)
 
     def _pass_on(self, number: int, frame: FrameType | None) -> None:
         """Let the handler of before do what it does."""
         if callable(self._before):
             self._before(number, frame)
-        elif self._before == signal.SIG_DFL:
+        elif self._ends_process:
             signal.signal(number, signal.SIG_DFL)  # one that was set since may have called this one
             os.kill(os.getpid(), number)  # this ends the process as the first signal would have
 

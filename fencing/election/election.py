@@ -71,6 +71,7 @@ class Election:
                 another replica leads.
             MarkImplausible, GuardNotEnforceable: the set-up is broken. Change it as the message says.
             TypeError: ``function`` is no function, or an async one. Pass the right kind.
+            RuntimeError: the coordinator was closed. Make a new one.
         """
         if not callable(function):
             raise TypeError(f"run takes a function, not {type(function).__name__}; it is called with the lease")

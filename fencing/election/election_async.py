@@ -76,6 +76,7 @@ class AsyncElection:
                 another replica leads.
             MarkImplausible, GuardNotEnforceable: the set-up is broken. Change it as the message says.
             TypeError: ``function`` is no function, or a sync one. Pass the right kind.
+            RuntimeError: the coordinator was closed. Make a new one.
         """
         # SYNC "When the lease is lost, the function is cancelled.": The function watches ``lease.lost`` and
         #     :attr:`stopped`, and returns.

@@ -167,3 +167,15 @@ def test_one_that_does_not_end_has_no_lock_after_the_signal_and_is_killed_after_
     hangs.send(signal.SIGKILL)
     assert hangs.process.wait(SOON) == -signal.SIGKILL
     assert next_one.process.poll() is None
+
+
+def test_a_loop_that_hangs_does_not_keep_the_process(any_redis: RedisServer) -> None:
+    command = [sys.executable, "-m", "tests.support.busy_holder", any_redis.url, "hangs"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "works\n"
+        process.send_signal(signal.SIGTERM)
+        try:
+            assert process.wait(SOON) == -signal.SIGTERM
+        finally:
+            process.kill()
