@@ -137,13 +137,6 @@ class ForcedRelease:
     fenced: bool
 
 
-class GiveBackLater(Protocol):
-    """Releases a lock in the background."""
-
-    def __call__(self, grant: GrantOrFence, settings: Settings, free_at: float | None = None, /) -> None:
-        """Begin to release it; ``free_at``: the moment until which it stays taken; None: it is freed at once."""
-
-
 def _leave_to_ttl(*_: object) -> None:
     """Do nothing: without a coordinator, only the ttl frees a lock."""
 
@@ -216,8 +209,11 @@ class Backend(ABC):
     held: Callable[[], list[Grant]] = staticmethod(list)
     """Returns the grants of this process that have not ended. Its coordinator sets it."""
 
-    give_back_later: GiveBackLater = staticmethod(_leave_to_ttl)
-    """Releases a grant that will not be used in the background, for at most an hour. Its coordinator sets it."""
+    give_back_later: Callable[..., None] = staticmethod(_leave_to_ttl)
+    """Releases a grant that will not be used in the background, for at most an hour. Its coordinator sets it.
+
+    Its arguments are the grant or its fence, and the settings; and, if the lock stays taken for a while, ``free_at``.
+    """
 
     @abstractmethod
     def plan_acquire(

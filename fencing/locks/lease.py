@@ -210,7 +210,7 @@ class LeaseBase:
         """Give the successor what watches this lease."""
         lease._callbacks = self._callbacks  # the same list: another thread may be adding to it
 
-    def _plan_release(self, deadline: float | None, free_at: float | None) -> Plan[bool]:
+    def _plan_release(self, deadline: float | None, free_at: float | None = None) -> Plan[bool]:
         """Free the lock; also from a fence that replaces its own, but whose answer is missing."""
         backend, settings = self._backend, self._holding.settings
         freed = yield from plans.release(backend, self._holding, settings, deadline, free_at)
@@ -514,9 +514,8 @@ class Lease(LeaseBase):
                 raise loss
 
     def _release_at_exit(self, error: BaseException | None, was_lost: bool) -> bool:
-        free_at = None if was_lost else self._free_at
         try:
-            return self._release_until(self._release_by, free_at)
+            return self._release_until(self._release_by, self._free_at)
         except BaseException as failure:
             if not isinstance(failure, Exception):
                 keep_outcome(failure, error)
@@ -524,7 +523,7 @@ class Lease(LeaseBase):
             if error is None and not isinstance(failure, FencingError):
                 raise
             self._log_unreleased(failure)
-            self._release_later(free_at)
+            self._release_later(self._free_at)
             return not was_lost
 
     def _release_later(self, free_at: float | None = None) -> None:

@@ -242,9 +242,8 @@ class AsyncLease(LeaseBase):
                 raise loss
 
     async def _release_at_exit(self, error: BaseException | None, was_lost: bool) -> bool:
-        free_at = None if was_lost else self._free_at
         try:
-            return await self._release_until(self._release_by, free_at)
+            return await self._release_until(self._release_by, self._free_at)
         except BaseException as failure:
             if not isinstance(failure, Exception):
                 keep_outcome(failure, error)
@@ -252,7 +251,7 @@ class AsyncLease(LeaseBase):
             if error is None and not isinstance(failure, FencingError):
                 raise
             self._log_unreleased(failure)
-            self._release_later(free_at)
+            self._release_later(self._free_at)
             return not was_lost
 
     def _release_later(self, free_at: float | None = None) -> None:
