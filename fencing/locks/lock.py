@@ -118,9 +118,9 @@ class FencedLock:
 
         Args:
             timeout: seconds to wait, claims included; None waits for ever, 0 tries once.
-            at_least: seconds from the grant for which the lock stays taken, also if the block ends before, so that a
-                replica whose clock is late does not repeat a short job; None: until the end of the block. A process
-                that dies frees the lock with its ttl, and ``release()`` frees it at once.
+            at_least: seconds from the grant for which the lock stays taken, also if the block ends before; None: it is
+                free at its end. So a replica whose clock is late does not repeat a short job. A process that dies frees
+                it with its ttl; ``release()`` and ``release_all()`` free it at once.
 
         Raises:
             LeaseLost: the block raised nothing, but the lock was lost; ``completed`` is True. Other holders may have

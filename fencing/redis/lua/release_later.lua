@@ -16,11 +16,11 @@ else
   redis.call('DEL', KEYS[2])
 end
 -- The waiters believe in the ttl, which may be longer. They ask again when the lock frees itself, for which there is no message.
-local told = {}
+local notified = {}
 for _, entry in ipairs(first) do
   local listener = string.match(entry, '^(%S+) ')
-  if listener and not told[listener] then
-    told[listener] = true
+  if listener and not notified[listener] then
+    notified[listener] = true
     publish(listener, 'recheck ' .. text_of(math.min(left + 2, LONGEST_RECHECK_MS)) .. ' ' .. KEYS[1])
   end
 end
