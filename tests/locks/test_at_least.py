@@ -200,6 +200,20 @@ def test_a_release_without_an_answer_goes_on_in_the_background(side: MemorySide)
     assert stays(side, 30)
 
 
+def test_a_block_whose_end_was_skipped_keeps_it(side: MemorySide) -> None:
+    """As by an interruption, or a task that was destroyed."""
+    coordinator = side.coordinator()
+
+    async def story() -> None:
+        skipped = coordinator.lock("r").hold(at_least=30)
+        await done(skipped.__aenter__() if side.asynchronous else skipped.__enter__())
+        del skipped
+
+    play(side, story)
+    side.wait_until(lambda: side.holder().released)
+    assert stays(side, 30)
+
+
 def test_a_cancelled_release_goes_on() -> None:
     async def story() -> Any:
         coordinator = SlowCoordinator("release_later")

@@ -69,13 +69,14 @@ def test_waiters_are_told_when_to_ask_again(any_redis: RedisServer) -> None:
         for _ in range(2):
             assert listener.get_message(timeout=60)["type"] == "subscribe"
         assert client.eval(RELEASE_LATER.text, 3, *keys, "t" * 22, "n" * 22, left) == 1
-        messages = [listener.get_message(timeout=60) for _ in range(2)]
-        assert {each["channel"] for each in messages} == {b"fencing:1:wake:here", b"fencing:1:wake:there"}
-        assert {each["data"] for each in messages} == {b"recheck %b r" % after}
         assert client.eval(RELEASE_LATER.text, 3, *keys, "t" * 22, "m" * 22, left) == 0
         assert client.get("r") == b"n" * 22
-        client.publish("fencing:1:wake:here", "the last one")
-        assert listener.get_message(timeout=60)["data"] == b"the last one"
+        for channel in ("here", "there"):
+            client.publish(f"fencing:1:wake:{channel}", "the last one")
+        messages: list[Any] = []
+        while messages.count(b"the last one") < 2:
+            messages.append((listener.get_message(timeout=60) or {})["data"])
+        assert messages[:-2] == [b"recheck %b r" % after] * 2
         listener.close()
 
 
