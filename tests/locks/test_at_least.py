@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pytest
 
-from fencing import LeaseLost, NotAcquired
-from fencing.kernel.errors import GuardUnavailable
+from fencing import CoordinatorUnavailable, GuardUnavailable, LeaseLost, NotAcquired
 from fencing.testing.base import AsyncScriptedGuard, ScriptedGuard
 from tests.support.blocks import block, done, play
 from tests.support.loops import until
@@ -28,6 +28,23 @@ def held(side: MemorySide, lock: Any, inside: Any = lambda lease: None, **option
     return play(side, story)
 
 
+def watch(side: MemorySide, coordinator: Any, after: Callable[[str], object]) -> None:
+    """Call ``after`` with the operation of each request, before its answer arrives."""
+    perform = coordinator._backend.perform
+
+    def watched(effect: Any) -> Any:
+        reply = perform(effect)
+        after(effect.operation)
+        return reply
+
+    async def watched_async(effect: Any) -> Any:
+        reply = await perform(effect)
+        after(effect.operation)
+        return reply
+
+    coordinator._backend.perform = watched_async if side.asynchronous else watched
+
+
 def fail(lease: Any) -> None:
     raise ZeroDivisionError("the job failed")
 
@@ -41,19 +58,7 @@ def stays(side: MemorySide, seconds: float) -> bool:
 def test_it_counts_from_before_the_request_of_the_grant(side: MemorySide) -> None:
     """Else the next tick of a timer would find it taken, where it comes exactly so many seconds later."""
     coordinator = side.coordinator()
-    perform = coordinator._backend.perform
-
-    def slow(effect: Any) -> Any:
-        reply = perform(effect)
-        side.clock.advance(3 if effect.operation == "acquire" else 0)
-        return reply
-
-    async def slow_async(effect: Any) -> Any:
-        reply = await perform(effect)
-        side.clock.advance(3 if effect.operation == "acquire" else 0)
-        return reply
-
-    coordinator._backend.perform = slow_async if side.asynchronous else slow
+    watch(side, coordinator, lambda operation: side.clock.advance(3 if operation == "acquire" else 0))
     held(side, coordinator.lock("r"), at_least=30)
     assert stays(side, 27)
 
@@ -87,8 +92,11 @@ def test_the_block_may_be_longer_than_the_ttl_and_at_least_too(side: MemorySide)
 
 @pytest.mark.parametrize("at_least", [0, 4, 4.0, None])
 def test_a_block_that_took_longer_frees_the_lock(side: MemorySide, at_least: float | None) -> None:
-    held(side, side.coordinator().lock("r"), lambda lease: side.clock.advance(4), at_least=at_least)
+    coordinator, operations = side.coordinator(), []  # type: ignore[var-annotated]
+    watch(side, coordinator, operations.append)
+    held(side, coordinator.lock("r"), lambda lease: side.clock.advance(4), at_least=at_least)
     assert side.holder() is None
+    assert operations == ["acquire", "release"], "so that waiters are woken"
 
 
 def test_a_job_that_failed_keeps_its_lock_too(side: MemorySide) -> None:
@@ -188,6 +196,23 @@ def test_a_reclaim_without_an_end_keeps_it(side: MemorySide) -> None:
             await done(lease.reclaim())
 
     held(side, side.coordinator(guards=[guard]).lock("r"), reclaim, at_least=30)
+    assert stays(side, 30)
+
+
+def test_a_fence_that_replaces_another_without_an_answer_keeps_it(side: MemorySide) -> None:
+    guard: Any = AsyncScriptedGuard() if side.asynchronous else ScriptedGuard()
+    coordinator = side.coordinator(guards=[guard])
+
+    def lose(operation: str) -> None:
+        if operation == "remint":
+            raise CoordinatorUnavailable("the reply was lost", resource="r", address="nowhere")
+
+    async def reclaim(lease: Any) -> None:
+        watch(side, coordinator, lose)
+        with pytest.raises(CoordinatorUnavailable):
+            await done(lease.reclaim())
+
+    held(side, coordinator.lock("r"), reclaim, at_least=30)
     assert stays(side, 30)
 
 
