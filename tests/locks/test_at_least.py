@@ -199,7 +199,9 @@ def test_a_reclaim_without_an_end_keeps_it(side: MemorySide) -> None:
     assert stays(side, 30)
 
 
-def test_a_fence_that_replaces_another_without_an_answer_keeps_it(side: MemorySide) -> None:
+@pytest.mark.parametrize("answered", [True, False])
+def test_a_fence_that_replaces_another_without_an_answer_keeps_it(side: MemorySide, answered: bool) -> None:
+    """Also where its release gets no answer either, and goes on in the background."""
     guard: Any = AsyncScriptedGuard() if side.asynchronous else ScriptedGuard()
     coordinator = side.coordinator(guards=[guard])
 
@@ -211,8 +213,13 @@ def test_a_fence_that_replaces_another_without_an_answer_keeps_it(side: MemorySi
         watch(side, coordinator, lose)
         with pytest.raises(CoordinatorUnavailable):
             await done(lease.reclaim())
+        if not answered:
+            side.cut_off(coordinator)
 
     held(side, coordinator.lock("r"), reclaim, at_least=30)
+    if not answered:
+        side.reconnect(coordinator)
+        side.wait_until(lambda: side.holder().released)
     assert stays(side, 30)
 
 
