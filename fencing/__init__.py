@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from fencing.locks.settings import AsyncLockOptions as AsyncLockOptions
     from fencing.locks.settings import CoordinatorOptions as CoordinatorOptions
     from fencing.locks.settings import LockOptions as LockOptions
+    from fencing.locks.slots import Slots as Slots
+    from fencing.locks.slots_async import AsyncSlots as AsyncSlots
     from fencing.memory.coordinator import MemoryCoordinator as MemoryCoordinator
     from fencing.memory.coordinator_async import AsyncMemoryCoordinator as AsyncMemoryCoordinator
     from fencing.memory.table import LockTable as LockTable
@@ -89,6 +91,8 @@ _HOME = {
     "locks.lock_async": ("AsyncFencedLock",),
     "locks.hold_all": ("hold_all",),
     "locks.settings": ("AsyncCoordinatorOptions", "AsyncLockOptions", "CoordinatorOptions", "LockOptions"),
+    "locks.slots": ("Slots",),
+    "locks.slots_async": ("AsyncSlots",),
     "memory.coordinator": ("MemoryCoordinator",),
     "memory.coordinator_async": ("AsyncMemoryCoordinator",),
     "memory.table": ("LockTable",),

@@ -31,6 +31,7 @@ from fencing.locks.renewal import Renewal
 from fencing.locks.settings import CoordinatorOptions, LockOptions, check_timeout
 from fencing.locks.several import check_locks, check_names
 from fencing.locks.signatures import show_options
+from fencing.locks.slots import Slots
 
 if TYPE_CHECKING:  # loaded by who uses it
     from fencing.election.election import Election
@@ -127,6 +128,29 @@ class Coordinator(CoordinatorBase):
         """
         options = without_reentrant(options, "hold_all")
         return HoldAll(check_locks([self.lock(each, **options) for each in check_names(resources)]), timeout)
+
+    @show_options(LockOptions)
+    def slots(self, name: str, count: int, **options: Unpack[LockOptions]) -> Slots:
+        """Return a few slots of one name: at most ``count`` holders at once, each with a slot of its own.
+
+        Slots do not protect data that their holders share: that needs a lock of its own. ::
+
+            with coordinator.slots("gpu", 4).hold(timeout=5) as lease:
+                device = devices[lease.slot]  # 0 … 3
+
+        Each slot is a lock, with a fence and a mark of its own. The resource of slot 2 is ``"{gpu}#2"``, and with a
+        prefix ``"billing:{gpu}#2"``.
+
+        Args:
+            name: what the slots are of, such as ``"gpu"``, without braces.
+            count: how many slots there are, 1 to 64. All callers should pass the same. After a lower one, who holds a
+                slot above goes on.
+            options: those of :meth:`lock`, without ``max_waiters``.
+
+        Raises:
+            TypeError, ValueError: an argument has a wrong value. Correct it as the message says.
+        """
+        return Slots(self, name, count, **options)
 
     @overload
     def locked(

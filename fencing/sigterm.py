@@ -77,10 +77,12 @@ class _Handler:
         self._pid = process.pid()
         self._loop = _loop_for(self._async)
         self._task: Any = None  # so that it is not collected
+        self._has_worked = False
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         self.remove()
-        if process.pid() != self._pid:  # the locks are the parent's
+        has_worked, self._has_worked = self._has_worked, True
+        if has_worked or process.pid() != self._pid:  # or else the locks are the parent's
             self._pass_on(number, frame)
         elif process.has_greenlets():  # the hub cannot wait for a reply
             _thread.start_new_thread(self._release_and_raise, (number,))  # Thread.start would wait for it
@@ -121,8 +123,10 @@ class _Handler:
         os.kill(os.getpid(), number)
 
     def _begin_in_loop(self, number: int) -> bool:
-        """Let the event loop do the rest. Return False if it is closed: its locks were released when it ended."""
+        """Let the event loop do the rest. Return False if it has ended, and can release nothing."""
         assert self._loop is not None
+        if not self._loop.is_running():  # it would take the call, and perhaps never make it
+            return False
         try:
             self._loop.call_soon_threadsafe(self._begin, self._loop, number)
         except RuntimeError:
@@ -149,7 +153,8 @@ class _Handler:
         if callable(self._before):
             self._before(number, frame)
         elif self._before == signal.SIG_DFL:
-            os.kill(os.getpid(), number)  # it is put back: this ends the process as the first signal would have
+            signal.signal(number, signal.SIG_DFL)  # one that was set since may have called this one
+            os.kill(os.getpid(), number)  # this ends the process as the first signal would have
 
 
 def _loop_for(coordinators: Sequence[AsyncCoordinator]) -> asyncio.AbstractEventLoop | None:

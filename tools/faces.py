@@ -37,6 +37,7 @@ PAIRS = tuple(
         "fencing/locks/hold",
         "fencing/locks/hold_several",
         "fencing/locks/lock",
+        "fencing/locks/slots",
         "fencing/memory/coordinator",
         "fencing/redis/coordinator",
         "fencing/redlock/coordinator",

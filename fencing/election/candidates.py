@@ -7,6 +7,7 @@ import math
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from fencing.election.terms import is_loss
 from fencing.kernel.effects import run
 from fencing.kernel.waking import SafeEvent
 from fencing.locks import plans
@@ -113,6 +114,7 @@ class AsyncCandidate(AsyncFencedLock):
 
     Attributes:
         may_be_granted: whether it is in the queue, leaves it, or holds a lock that it will release at once.
+        failure: the error of the function, unless it only says that the term is over.
     """
 
     may_be_granted = False
@@ -120,6 +122,7 @@ class AsyncCandidate(AsyncFencedLock):
     def __init__(self, lock: AsyncFencedLock) -> None:
         super().__init__(lock.coordinator, lock.resource)
         self._settings = lock._settings
+        self.failure: Exception | None = None
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
         self._cancelling_before = 0 if self._task is None else self._task.cancelling()
@@ -147,6 +150,9 @@ class AsyncCandidate(AsyncFencedLock):
                 kind = type(result).__name__
                 raise TypeError(f"run takes an async function: this one returned {kind}, which cannot be awaited")
             await result
+        except Exception as error:
+            self.failure = None if is_loss(error, self.resource) else error
+            raise
         finally:
             self.may_be_granted = True  # its release is not answered yet
 

@@ -98,6 +98,8 @@ class AsyncElection:
         finally:
             candidate.end()  # ASYNC
             self._candidates.remove(candidate)
+        if candidate.failure is not None:  # ASYNC
+            raise candidate.failure  # stop() came behind it, and has cancelled the release
 
     # SYNC instead: def _campaign(self, candidate: Candidate, function: Callable[[Lease], object]) -> None:
     async def _campaign(self, candidate: AsyncCandidate, function: Callable[[AsyncLease], Awaitable[object]]) -> None:

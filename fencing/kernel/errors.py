@@ -71,6 +71,7 @@ class NotAcquired(FencingError):
             another process holds it, or that is not known.
         replicas: with ``"unreplicated"``, how many replicas there were, or confirmed the grant; else None.
         waiters: with ``"full"``, how many waited; else None.
+        slots: how many slots there were, if the call was for any of them; else None.
     """
 
     __module__ = "fencing"
@@ -86,6 +87,7 @@ class NotAcquired(FencingError):
         replicas: int | None = None,
         waiters: int | None = None,
         kept_by: KeptBy | None = None,
+        slots: int | None = None,
     ) -> None:
         self.resource = resource
         self.reason = reason
@@ -95,7 +97,18 @@ class NotAcquired(FencingError):
         self.held_by_this = held_by_this
         self.replicas = replicas
         self.waiters = waiters
-        if held_by_this == "process":
+        self.slots = slots
+        if slots is not None and held_by_this is not None:
+            text = (
+                f"all {slots} slots of {resource!r} are held by this very {held_by_this}, in blocks around this one; "
+                f"none was acquired within {waited:.2f} s; leave one of the blocks, or pass its lease on"
+            )
+        elif slots is not None:
+            text = (
+                f"all {slots} slots of {resource!r} are held, one by {owner or 'a holder that is not known'}; none was "
+                f"acquired within {waited:.2f} s; try later"
+            )
+        elif held_by_this == "process":
             text = (
                 f"{resource!r} is held by this very process, whose label is {owner}; it was not acquired within "
                 f"{waited:.2f} s; try later, and pass the lease on if its holder waits for this call"

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, Protocol
@@ -289,6 +289,7 @@ class Backend(ABC):
         *,
         may_take: str | None = None,
         failure: NoReply | None = None,
+        resources: Sequence[str] = (),
     ) -> Plan[Answer]:
         """Perform an effect, and repeat it after each ``NoReply`` until the deadline, with
         :func:`fencing.kernel.retry.retry`.
@@ -302,6 +303,7 @@ class Backend(ABC):
             may_take: the token of a lock on ``about`` that the effect may take. If there is no answer although it may
                 have run, the lock is given back in the background.
             failure: of the first attempt, if it was made already.
+            resources: those of which it may take one, instead of ``about``.
 
         Raises:
             CoordinatorUnavailable: there was no answer in time.
@@ -309,7 +311,8 @@ class Backend(ABC):
 
         def give_back() -> None:
             assert may_take is not None
-            self.give_back_later(Fence(about, 1, may_take), settings)
+            for resource in resources or (about,):
+                self.give_back_later(Fence(resource, 1, may_take), settings)
 
         return retry(
             attempt,

@@ -125,6 +125,27 @@ class Queues(Protocol):
 
 
 @runtime_checkable
+class AcquiresAny(Protocol):
+    """The capability to take any of several slots in one request. Without it, each slot is asked for by itself."""
+
+    def plan_acquire_any(
+        self, resources: Sequence[str], token: str, settings: Settings, *, first: int, deadline: float
+    ) -> Plan[Grant | Taken | Undecided]:
+        """Take the first slot that is free, unless the token holds one already.
+
+        The token is looked for in all of them before any is taken: the same token again gets the same slot and number,
+        and the full ttl again. So one caller never has two. If there is no answer, the token is given back in each.
+
+        Args:
+            resources: of the slots, 1 to 64.
+            first: the place at which the search for a free one begins; it goes on behind the last with the first.
+
+        Returns:
+            The grant of one of them; or Taken, with the least remaining time of all.
+        """
+
+
+@runtime_checkable
 class CountsWaiters(Protocol):
     """The capability to limit how many wait: ``max_waiters`` of the settings.
 

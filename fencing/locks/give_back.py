@@ -44,8 +44,8 @@ def log_unreleased(resources: list[str]) -> None:
     """Log the locks that a coordinator could not release when it was closed, or had to release all."""
     if resources:
         logger.warning(
-            "%d locks that a coordinator held could not be released at its end, such as %r; each frees itself when its "
-            "ttl is over",
+            "at the end of a coordinator %d locks were held that could not be released, such as %r; "
+            "each frees itself when its ttl is over",
             len(resources),
             resources[0],
         )
@@ -91,26 +91,26 @@ class GiveBack:
         process.after_fork(self._reset)
 
     def _reset(self) -> None:
-        self._pending: dict[str, _Pending] = {}
+        self._pending: dict[tuple[str, str], _Pending] = {}  # by resource and token
 
     def later(self, grant: GrantOrFence, settings: Settings, free_at: float | None = None) -> None:
         """Give back a lock, which stays taken until ``free_at`` if that is given. This returns at once."""
         if len(self._pending) >= MOST_LOCKS or sys.is_finalizing():
             return
-        self._pending[grant.token] = _Pending(grant, settings, free_at)
+        self._pending[grant.resource, grant.token] = _Pending(grant, settings, free_at)
         try:
             self._worker.wake(self._work)
         except RuntimeError:
             pass  # the interpreter is ending
 
     def _work(self) -> float | None:
-        for pending in list(self._pending.values()):
+        for key, pending in list(self._pending.items()):
             try:
                 run(pending.plan(self._backend), self._backend.perform)
             except BaseException:  # noqa: BLE001 - the ttl frees the lock
-                self._pending.pop(pending.grant.token, None)
+                self._pending.pop(key, None)
             if pending.is_done:
-                self._pending.pop(pending.grant.token, None)
+                self._pending.pop(key, None)
         return min((pending.pause for pending in list(self._pending.values())), default=None)
 
 

@@ -15,7 +15,7 @@ from fencing.locks.reentrant import Block, HeldLock, begun, blocks
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_TWICE = "this hold() was used before; call hold() once for each block"
+TWICE = "this hold() was used before; call hold() once for each block"
 
 
 class Hold(Block):
@@ -61,7 +61,7 @@ class Hold(Block):
             ValueError, RecursionError: a block inside a block has other options, or is nested too deep.
         """
         if self._used:
-            raise TypeError(_TWICE)
+            raise TypeError(TWICE)
         self._used = True
         outer, around = None, blocks.get()
         if len(around) == 1 and around[0]() is None:

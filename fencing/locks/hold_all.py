@@ -50,6 +50,8 @@ def _given(locks: Any) -> list[Any]:
     for each in given:
         if not isinstance(each, (FencedLock, AsyncFencedLock)):
             hint = "; coordinator.hold_all takes names" if isinstance(each, str) else ""
+            if type(each).__name__ in ("Slots", "AsyncSlots"):  # which slot it will be is not known before
+                hint = "; hold a slot in a block around this one, with a time-out"
             raise TypeError(f"hold_all takes locks, such as coordinator.lock(name), not {type(each).__name__}{hint}")
     if len({type(each) for each in given}) > 1:
         raise TypeError("hold_all takes either sync or async locks, not both")

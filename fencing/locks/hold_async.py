@@ -14,7 +14,7 @@ from fencing.locks.reentrant import Block, HeldLock, begun, blocks
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_TWICE = "this hold() was used before; call hold() once for each block"
+TWICE = "this hold() was used before; call hold() once for each block"
 
 
 class AsyncHold(Block):
@@ -73,7 +73,7 @@ class AsyncHold(Block):
         """
         # SYNC "the task that started this one": the code that started this thread
         if self._used:
-            raise TypeError(_TWICE)
+            raise TypeError(TWICE)
         self._used = True
         outer, around = None, blocks.get()
         if len(around) == 1 and around[0]() is None:

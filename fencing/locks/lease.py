@@ -18,6 +18,7 @@ from fencing.kernel.errors import FencingError, LeaseLost, LossReason, OutcomeUn
 from fencing.kernel.fence import Fence, new_token
 from fencing.kernel.waking import SafeEvent, SafeLock
 from fencing.locks import plans
+from fencing.locks.any_slot import slot_of
 from fencing.locks.backend import Backend, wrong_reply
 from fencing.locks.callbacks import call_in_thread
 from fencing.locks.causes import plan_why_gone, why_expired, why_stale
@@ -74,6 +75,15 @@ class LeaseBase:
     def fence(self) -> Fence:
         """The fence of this grant. It stays readable after the end, for logs; guards refuse a lease that has ended."""
         return self._holding.fence
+
+    @property
+    def slot(self) -> int:
+        """Which slot it holds, from 0 on, if its resource is one: see :meth:`fencing.Coordinator.slots`.
+
+        Raises:
+            AttributeError: its resource is no slot.
+        """
+        return slot_of(self._holding.resource)
 
     def remaining(self) -> float:
         """Return the seconds until the lease is believed to expire, at least 0.0, counted from before the request.

@@ -11,6 +11,7 @@ import asyncio
 import threading
 import warnings
 import weakref
+from collections.abc import Collection
 from contextvars import ContextVar
 from dataclasses import fields
 from typing import Any, ClassVar, Literal, Protocol, Self
@@ -152,6 +153,18 @@ class Block(process.OfThisProcess):
                     f"if it waited for the lock, both could wait for each other"
                 )
         return None
+
+    def _holds_all(self, keys: Collection[tuple[int, str]]) -> bool:
+        """Return whether blocks around the current code hold all these locks: a wait for one would be for itself."""
+        thread, task, held = threading.get_ident(), this_task(), set()
+        for note in blocks.get():
+            block = note()
+            if block is None or block._lock._key not in keys or block._is_over or block._thread != thread:
+                continue
+            is_own = self._waiter == "thread" or block._task == task
+            if is_own and block._lease._newest._keeps_lock:
+                held.add(block._lock._key)
+        return len(held) == len(keys)
 
     def _reenter(self, outer: Block) -> Any:
         """Return the lease of the block around this one; None: this one must acquire the lock.

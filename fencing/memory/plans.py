@@ -39,6 +39,18 @@ class MemoryPlans(Backend):
         reply = yield Request("acquire", _mint_arguments(resource, token, settings, floor))
         return reply if isinstance(reply, Taken) else _grant(resource, reply, token, settings, sent_at)
 
+    def plan_acquire_any(
+        self, resources: Sequence[str], token: str, settings: Settings, *, first: int, deadline: float
+    ) -> Plan[Grant | Taken]:
+        """Take the first slot that is free: see ``AcquiresAny`` in ``fencing/locks/capabilities.py``."""
+        sent_at = self.clock()
+        arguments = (resources, token, _seconds(settings), settings.owner_label, first)
+        reply = yield Request("acquire_any", arguments)
+        if isinstance(reply, Taken):
+            return reply
+        slot, number = reply
+        return _grant(resources[slot], number, token, settings, sent_at)
+
     def is_waited_for(self, resource: str) -> bool:
         """Return True: a waiter asks as one at once, because it polls, and its tries are all the same."""
         return True

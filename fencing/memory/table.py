@@ -93,6 +93,18 @@ class LockTable:
         self._leave(now, resource, token)
         return number
 
+    def _acquire_any(
+        self, now: float, resources: Sequence[str], token: str, ttl: float, owner: str, first: int
+    ) -> tuple[int, int] | Taken:
+        """Take a slot. Return which, and its number; a token that holds one already gets the same."""
+        held = [self._held.get(each) for each in resources]
+        own = [slot for slot, each in enumerate(held) if each is not None and each.token == token]
+        order = [*range(first, len(resources)), *range(first)]
+        for slot in own or [slot for slot in order if held[slot] is None]:
+            return slot, self._mint(now, resources[slot], token, ttl, 0, owner)
+        least = min((each for each in held if each is not None), key=lambda each: each.expires_at)
+        return Taken(least.expires_at - now, least.owner)
+
     def _enlist(self, now: float, resource: str, token: str, waits: Waits) -> int | None:
         """Count a waiter. Return how many there are if it may not be one of them."""
         live = {each: until for each, until in self._waiting.pop(resource, {}).items() if until > now}
@@ -184,6 +196,7 @@ class Request(NamedTuple):
 
     operation: Literal[
         "acquire",
+        "acquire_any",
         "remint",
         "force",
         "renew",

@@ -7,7 +7,17 @@ from typing import NamedTuple
 
 from fencing.redis.keys import keys_of, slot_of
 from fencing.redis.resp import bulks, script_call
-from fencing.redis.scripts import ACQUIRE, ASK_REPLICAS, RELEASE, RELEASE_LATER, WAIT, Script, command_of
+from fencing.redis.scripts import (
+    ACQUIRE,
+    ACQUIRE_ANY,
+    ASK_REPLICAS,
+    RELEASE,
+    RELEASE_LATER,
+    RELEASE_SEVERAL,
+    WAIT,
+    Script,
+    command_of,
+)
 
 Arguments = tuple[str | int, ...]
 
@@ -63,7 +73,7 @@ class Call(NamedTuple):
 
     @property
     def may_take(self) -> bool:
-        """Whether the call may take the lock, which is its first key, and is followed by its compensation."""
+        """Whether the call may take a lock, and is followed by its compensation."""
         return self.form.listener is not None
 
     @property
@@ -75,6 +85,9 @@ class Call(NamedTuple):
         """
         if self.token is None or self.form.listener is None:
             return None
+        if self.form.script is ACQUIRE_ANY:
+            keys = self.form.keys[:-1]  # all but the counter are those of the release
+            return call_without_token(RELEASE_SEVERAL, keys, (self.token,) * (len(keys) // 4))
         return release_call(self.form.keys[0], self.token, self.form.listener)
 
 
@@ -237,6 +250,17 @@ def queue_call(
     form = _queue_form(resource, args, size_of(token), len(more))
     form = form._replace(args=(*args, *more), tail=form.tail + bulks(more))
     return Call(form, token, timeout, last_attempt)
+
+
+@lru_cache(maxsize=1024)
+def _any_form(resources: tuple[str, ...], args: Arguments, token_size: int) -> Form:
+    keys = tuple(key for each in resources for key in release_keys(each))
+    return form_of(ACQUIRE_ANY, (*keys, keys_of(resources[0]).counter), args, "", token_size=token_size)
+
+
+def any_call(resources: tuple[str, ...], token: str, args: Arguments) -> Call:
+    """Return the call that takes one of these slots; ``args``: those of lua/acquire_any.lua after the token."""
+    return Call(_any_form(resources, args, size_of(token)), token)
 
 
 def decline_call(resource: str, token: str, listener: str, *, timeout: float) -> Call:

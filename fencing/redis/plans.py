@@ -23,6 +23,7 @@ from fencing.redis.calls import (
     NodeCall,
     Replicated,
     acquire_call,
+    any_call,
     call_without_token,
     form_of,
     queue_call,
@@ -91,6 +92,26 @@ class RedisPlans(Backend):
     def shared_by_clients(client: Any) -> Any:
         """Return the client's pool, which has all settings of its connections; of a Redis Cluster, the client."""
         return getattr(client, "connection_pool", client)
+
+    def plan_acquire_any(
+        self, resources: Sequence[str], token: str, settings: Settings, *, first: int, deadline: float
+    ) -> Plan[Grant | Taken]:
+        """Take the first slot that is free: see ``AcquiresAny`` in ``fencing/locks/capabilities.py``."""
+        args = self._mint_arguments(settings, 0, first)
+        call = any_call(tuple(resources), token, args)
+        answer = yield from self._plan_call(
+            call, resources[0], settings, deadline, replicas=self.replicas, resources=resources
+        )
+        reply = answer.value
+        if type(reply) is bytes:
+            number, _, slot = reply.partition(b" ")
+            return _grant(number, resources[int(slot)], token, settings, answer.sent_at)
+        if _kind(reply) != b"taken":
+            return _grant(reply, resources[0], token, settings, answer.sent_at)
+        left, waited_for = _number(reply, 1), _number(reply, 3)
+        if waited_for >= 0:  # its queue may be one of the dead alone: a request for this slot removes them
+            return (yield from self.plan_acquire(resources[waited_for], token, settings, floor=0, deadline=deadline))
+        return Taken(left / 1000 if left >= 0 else math.inf, _text(reply, 2) or None)
 
     def is_waited_for(self, resource: str) -> bool:
         """Return whether there are waiters here: see ``Queues`` in ``fencing/locks/capabilities.py``."""
@@ -386,12 +407,14 @@ class RedisPlans(Backend):
         deadline: float,
         failure: NoReply | None = None,
         replicas: int = 0,
+        resources: Sequence[str] = (),
     ) -> Plan[Answer]:
         """Run a script until there is an answer. Every script is idempotent for its token, so it can be repeated.
 
         Args:
             failure: of the first attempt, if it was made already.
             replicas: how many replicas must have what it wrote.
+            resources: of the locks of which the call may take one; none: it may take that of ``about``.
         """
 
         def attempt(timeout: float, last_attempt: bool) -> Call | Replicated:
@@ -399,7 +422,9 @@ class RedisPlans(Backend):
             return Replicated(made, replicas) if replicas else made
 
         token = call.token if call.may_take else None
-        return self.plan_until_answered(attempt, about, settings, deadline, may_take=token, failure=failure)
+        return self.plan_until_answered(
+            attempt, about, settings, deadline, may_take=token, failure=failure, resources=resources
+        )
 
     def _plan_enlist(
         self,

@@ -44,6 +44,7 @@ def command_of(*words: str, replies: tuple[type, ...]) -> Script:
 
 
 ACQUIRE = load("acquire_free", "common", "queue", "acquire", replies=(bytes, list))
+ACQUIRE_ANY = load("common", "acquire_any", replies=(bytes, list))
 RENEW = load("grant", "renew", replies=(bytes,))
 RELEASE = load("release_alone", "common", "queue", "release", replies=(int,))
 RELEASE_LATER = load("common", "queue", "release_later", replies=(int,))

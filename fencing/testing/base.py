@@ -89,6 +89,14 @@ class CoordinatorTests(Contract):
             return 0.0, math.inf
         return holder.remaining - self.time_step, holder.remaining + self.time_step
 
+    def _holders(self, coordinator: Any, pattern: str) -> list[Any]:
+        async def collect() -> list[Any]:
+            return [each async for each in coordinator.holders(pattern)]
+
+        if hasattr(coordinator.holders(pattern), "__anext__"):
+            return list(self.call(collect))
+        return list(coordinator.holders(pattern))
+
     def _plan(self, coordinator: Any, plan: Plan[Any]) -> Any:
         shell = run_async if inspect.iscoroutinefunction(coordinator._backend.perform) else run
         return self.call(shell, plan, coordinator._backend.perform)

@@ -17,7 +17,8 @@ from fencing.testing.elections import Elections
 from fencing.testing.grants import Grants
 from fencing.testing.requests import Requests
 from fencing.testing.sessions import Sessions
+from fencing.testing.slots import Slots
 
 
-class CoordinatorContract(Grants, Requests, Claims, Sessions, Elections, AtLeast):
+class CoordinatorContract(Grants, Requests, Claims, Sessions, Elections, Slots, AtLeast):
     """The tests that every coordinator passes. Each test uses its own resources, so the backend need not be empty."""

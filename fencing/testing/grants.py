@@ -334,11 +334,3 @@ class Grants(CoordinatorTests):
         assert self.call(adopted.release) is False
         assert self.call(plain.holder, name).number == other.fence.number
         self.call(other.release)
-
-    def _holders(self, coordinator: Any, pattern: str) -> list[Any]:
-        async def collect() -> list[Any]:
-            return [each async for each in coordinator.holders(pattern)]
-
-        if hasattr(coordinator.holders(pattern), "__anext__"):
-            return list(self.call(collect))
-        return list(coordinator.holders(pattern))

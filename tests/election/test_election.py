@@ -30,7 +30,8 @@ from fencing.election.terms import LONGEST_PAUSE, SHORTEST_PAUSE, is_loss, pause
 from fencing.kernel.errors import FencingError
 from fencing.locks.settings import Settings
 from fencing.testing.base import ScriptedGuard
-from tests.support.memory_side import MemorySide
+from tests.support.loops import until
+from tests.support.memory_side import MemorySide, SlowCoordinator
 
 SOON = 30.0  # a limit of the test, not of the product
 TTL = 0.1  # of a clock that stands; a pause is real time: 10 to 33 ms
@@ -389,6 +390,27 @@ class TestTasks:
 
             await election.run(lead)
             assert steps == ["cancelled"]
+
+        asyncio.run(asyncio.wait_for(main(), SOON))
+
+    def test_an_error_of_the_function_comes_out_although_stop_cancels_the_release(self) -> None:
+        async def main() -> None:
+            side = MemorySide(asynchronous=True)
+            slow = SlowCoordinator("release", table=side.table, clock=side.clock)
+            election = slow.election("r")
+
+            async def lead(lease: Any) -> None:
+                raise ZeroDivisionError("mine")
+
+            running = asyncio.ensure_future(election.run(lead))
+            await until(slow.asked.is_set)
+            election.stop()
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # the task is cancelled now
+            slow.permitted.set()
+            with pytest.raises(ZeroDivisionError):
+                await running
+            assert side.holder() is None
 
         asyncio.run(asyncio.wait_for(main(), SOON))
 

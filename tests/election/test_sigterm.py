@@ -51,7 +51,7 @@ def test_what_could_not_be_released_is_logged(side: MemorySide, caplog: pytest.L
     lease = side.call(coordinator.acquire, "r")
     side.cut_off(coordinator)
     side.call(coordinator.release_all)
-    assert "1 locks that a coordinator held could not be released at its end, such as 'r'" in caplog.text
+    assert "1 locks were held that could not be released, such as 'r'" in caplog.text
     assert not lease.held, "it has ended, whatever the coordinator says"
     side.reconnect(coordinator)
     assert side.call(lease.release) is True
@@ -101,6 +101,33 @@ def test_a_loop_that_has_ended_needs_no_release(handled: list[int]) -> None:
     asyncio.run(main())
     os.kill(os.getpid(), signal.SIGTERM)
     assert handled == [signal.SIGTERM]
+
+
+def test_a_loop_that_runs_no_more_keeps_no_signal(handled: list[int]) -> None:
+    """Nothing would pass it on."""
+
+    async def main() -> None:
+        on_sigterm(AsyncMemoryCoordinator())
+
+    with asyncio.Runner() as runner:
+        runner.run(main())
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert handled == [signal.SIGTERM]
+
+
+def test_a_process_ends_although_a_later_handler_calls_this_one() -> None:
+    child = os.fork()
+    if child == 0:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        on_sigterm(MemoryCoordinator())
+        before: Any = signal.getsignal(signal.SIGTERM)
+        signal.signal(signal.SIGTERM, lambda number, frame: before(number, frame))
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == -signal.SIGTERM
 
 
 def test_an_ignored_signal_stays_ignored() -> None:

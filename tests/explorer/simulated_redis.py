@@ -201,6 +201,7 @@ class SimulatedRedis:
         """Run a script by its name. Raises ScriptError where Redis would answer with an error."""
         scripts: dict[str, Callable[[Sequence[str], Sequence[bytes]], Reply]] = {
             "acquire": self._acquire,
+            "acquire_any": self._acquire_any,
             "renew": self._renew,
             "release": self._release,
             "release_several": self._release_several,
@@ -262,6 +263,45 @@ class SimulatedRedis:
         recheck += self._behind_ms(before, its_number)
         recheck = min(recheck, self._recheck_of_new(ticket) or recheck)
         return b"queued", _text_of(ticket), recheck, owner or b"", *self._offered(keys[1], its_number, left)
+
+    def _acquire_any(self, keys: Sequence[str], args: Sequence[bytes]) -> Reply:
+        token, first, slots = args[0], int(args[5]), (len(keys) - 1) // 4
+
+        def keys_of(slot: int) -> tuple[str, str, str]:
+            return keys[4 * slot], keys[4 * slot + 1], keys[-1]
+
+        def with_slot(number: Reply, slot: int) -> Reply:
+            return b"%b %d" % (number, slot) if isinstance(number, bytes) else number
+
+        holders: list[bytes | None] = []
+        for slot in range(slots):
+            holders.append(self._held_by(keys[4 * slot]))
+            if holders[slot] == token:
+                number = self._granted_before(keys_of(slot), token, args[1])
+                return with_slot(self._mint(keys_of(slot), args[:5]) if number is None else number, slot)
+        waited_for, least, soonest = -1, -1, -1
+        for i in range(slots):
+            slot = (first + i) % slots
+            if holders[slot] is None:
+                if not self.exists(keys[4 * slot + 2]):
+                    return with_slot(self._mint(keys_of(slot), args[:5]), slot)
+                if waited_for < 0:
+                    waited_for = slot
+            else:
+                left = self.pttl(keys[4 * slot])
+                if soonest < 0 or (left >= 0 and (least < 0 or left < least)):
+                    least, soonest = left, slot
+        owner = None
+        if soonest >= 0:
+            owner = self._record_of(keys[4 * soonest + 1], holders[soonest] or b"")[2]
+        return b"taken", least, owner or b"", waited_for
+
+    def _held_by(self, key: str) -> bytes | None:
+        """Return who holds a lock; other data under its name has it, too."""
+        try:
+            return self.get(key)
+        except ScriptError:
+            return b""
 
     def _offered(self, holder_key: str, its_number: bytes | None, left: int) -> tuple[bytes, ...]:
         is_offer = its_number is None and 0 <= left <= ACCEPT_MS

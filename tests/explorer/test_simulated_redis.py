@@ -14,7 +14,7 @@ import redis
 from examples.servers import RedisServer
 from fencing.kernel.fence import digest_of
 from fencing.redis import scripts as redis_scripts
-from fencing.redis.keys import keys_of
+from fencing.redis.keys import Keys, keys_of
 from fencing.redis.scripts import Script
 from tests.explorer.scenarios import explored
 from tests.explorer.simulated_redis import (
@@ -177,6 +177,8 @@ def attempt(run: Callable[[], Reply]) -> Reply:
 
 
 def parts(reply: Reply) -> tuple[bytes | int, ...]:
+    if isinstance(reply, bytes):
+        return tuple(reply.split(b" "))  # of acquire_any, two numbers
     return reply if isinstance(reply, tuple) else (reply,)
 
 
@@ -245,14 +247,15 @@ def random_arguments(chance: random.Random, script: str, before: Snapshot) -> tu
         return [keys.lock, keys.holder, keys.queue, keys.listeners], [token, listener] if listener else [token]
     if script == "release_several":
         many = [keys_of(resource) for resource in chance.sample(RESOURCES, min(2, len(RESOURCES)))]
-        each = [(its.lock, its.holder, its.queue, its.listeners) for its in many]
-        return [key for four in each for key in four], [chance.choice(TOKENS) for _ in many]
+        return _four_keys_of_each(many), [chance.choice(TOKENS) for _ in many]
     if script == "holder":
         return [keys.lock, keys.holder], []
     if script == "forced_by":
         return [keys.forced], [token]
     floor = chance.choice(NUMBERS) if chance.random() < 0.2 else chance.randint(0, 100)
     args = [token, ttl, chance.choice(OWNERS), floor, chance.choice("0001")]
+    if script == "acquire_any":
+        return [*_four_keys_of_each(map(keys_of, RESOURCES)), keys.counter], [*args, chance.randrange(len(RESOURCES))]
     if script == "remint":
         args += [chance.choice(TOKENS), chance.choice(numbers)]
     if script == "acquire":
@@ -263,6 +266,10 @@ def random_arguments(chance: random.Random, script: str, before: Snapshot) -> tu
         args.append(digest_of(chance.choice(TOKENS)))
         return [keys.lock, keys.holder, keys.counter, keys.forced], args
     return [keys.lock, keys.holder, keys.counter], args
+
+
+def _four_keys_of_each(many: Iterable[Keys]) -> list[str]:
+    return [key for its in many for key in (its.lock, its.holder, its.queue, its.listeners)]
 
 
 def tampering(chance: random.Random) -> tuple[str, Value]:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from fencing.kernel import fence
-from fencing.locks import lease, plans, several
+from fencing.locks import any_slot, lease, plans, several
 
-_NAMES = [vars(module) for module in (fence, plans, lease, several)]
+_NAMES = [vars(module) for module in (fence, plans, lease, several, any_slot)]
 _new_token = fence.new_token
 
 

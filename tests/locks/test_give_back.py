@@ -6,8 +6,11 @@ import asyncio
 from typing import Any
 
 from fencing import AsyncMemoryCoordinator
-from fencing.kernel.fence import Fence
+from fencing.kernel.effects import run, run_async
+from fencing.kernel.fence import Fence, new_token
 from fencing.locks.give_back import AsyncGiveBack
+from tests.support.blocks import done, play
+from tests.support.memory_side import MemorySide
 
 left: list[asyncio.Task[None]] = []
 
@@ -33,3 +36,19 @@ def test_tasks_of_loops_that_have_ended_do_not_count() -> None:
         asyncio.run(leave_one_behind(give_back, coordinator._backend.settings))
     assert len(give_back._tasks) == 1
     assert sum(map(len, give_back._tasks.values())) == 1
+
+
+def test_locks_with_one_token_are_all_given_back(side: MemorySide) -> None:
+    """A request for any of several slots that has no answer may have taken each of them."""
+    backend, token = side.coordinator()._backend, new_token()
+    names = ["a", "b", "c"]
+
+    async def story() -> None:
+        for name in names:
+            plan = backend.plan_acquire(name, token, backend.settings, floor=0, deadline=5.0)
+            await done((run_async if side.asynchronous else run)(plan, backend.perform))
+        for name in names:
+            backend.give_back_later(Fence(name, 1, token), backend.settings)
+
+    play(side, story)
+    side.wait_until(lambda: all(side.holder(name) is None for name in names))

@@ -14,10 +14,34 @@ from sqlalchemy.ext.asyncio import create_async_engine
 import fencing
 from fencing import AsyncLease, Lease
 
-LEASE = ["detach", "ensure_held", "fence", "held", "lost", "on_lost", "reclaim", "release", "remaining", "renew"]
+LEASE = [
+    "detach",
+    "ensure_held",
+    "fence",
+    "held",
+    "lost",
+    "on_lost",
+    "reclaim",
+    "release",
+    "remaining",
+    "renew",
+    "slot",
+]
 COORDINATOR = [
-    *("acquire", "address", "adopt", "close", "closed", "force_release", "hold", "hold_all", "holder", "holders"),
-    *("lock", "locked", "try_acquire"),
+    *(
+        "acquire",
+        "address",
+        "adopt",
+        "close",
+        "closed",
+        "election",
+        "force_release",
+        "hold",
+        "hold_all",
+        "holder",
+        "holders",
+    ),
+    *("lock", "locked", "release_all", "slots", "try_acquire"),
 ]
 OF_ITS_OWN = {
     "Coordinator": [],

@@ -50,3 +50,22 @@ def test_two_holders_at_once(side: Side, any_redis: RedisServer, account: Accoun
     assert side.call(a.release) is False
     side.call(b.renew)
     assert side.call(b.release) is True
+
+
+@pytest.mark.parametrize("account", ["sqlite"], indirect=True)
+def test_more_holders_of_slots_than_there_are(side: Side, any_redis: RedisServer, account: Account) -> None:
+    """Four leases are believed to be held, of two slots. The guard admits the newest of each slot, and no others."""
+    coordinator = side.coordinator(any_redis.url, guards=[account.guard], clock_floor=False)
+    before = [side.call(coordinator.slots("gpu", 2).acquire, timeout=10) for _ in range(2)]
+    any_redis.client().flushall()
+    after = [side.call(coordinator.slots("gpu", 2).acquire, timeout=10)]
+    [kept] = [lease for lease in before if lease.slot != after[0].slot]
+    account.write(kept, 1)  # nobody else has claimed this slot
+    after.append(side.call(coordinator.slots("gpu", 2).acquire, timeout=10))
+    assert all(lease.held for lease in (*before, *after)), "the premise: four leases"
+    for lease in before:
+        side.expect(StaleFence, account.write, lease, 2)
+    for lease in after:
+        account.write(lease, 10)
+    assert account.balance == 10
+    assert [side.call(lease.release) for lease in (*before, *after)] == [False, False, True, True]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from examples.servers import RedisServer, SentinelServers
-from fencing import CoordinatorUnavailable
+from fencing import CoordinatorUnavailable, StaleFence
 from fencing.redis.keys import keys_of
 from fencing.redis.listener import Heartbeat
 from tests.support import wait_until
@@ -222,3 +222,27 @@ def test_waiters_leave_a_frozen_primary_as_soon_as_a_call_has_found_another(
     side.call(holder.release)
     assert waiter.join().error is None
     assert waiter.granted_at - began < 60
+
+
+@pytest.mark.thorough
+def test_a_failover_that_loses_one_of_two_slots(side: Side, own_sentinels: SentinelServers, account: Account) -> None:
+    """Three hold two slots then. The guard refuses who has lost one, and nobody else."""
+    coordinator = side.coordinator(master_for(side, own_sentinels.addresses), ttl=30, guards=[account.guard])
+    slots, before = coordinator.slots("gpu", 2), own_sentinels.primary
+    kept = side.call(slots.acquire, timeout=30)
+    before.client().wait(2, 5000)
+    own_sentinels.cut_replication()
+    lost = side.call(slots.acquire, timeout=30)
+    before.kill()
+    own_sentinels.fail_over()
+    newer = side.call(slots.acquire, timeout=60)
+    assert (newer.slot, newer.fence.number > lost.fence.number) == (lost.slot, True)
+    assert kept.held, "the premise: three leases"
+    assert lost.held
+    assert side.call(slots.try_acquire) is None
+    account.write(kept, 1)
+    account.write(newer, 2)
+    side.expect(StaleFence, account.write, lost, 3)
+    account.write(kept, 4)
+    assert account.balance == 4
+    assert [side.call(lease.release) for lease in (kept, lost, newer)] == [True, False, True]

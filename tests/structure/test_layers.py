@@ -335,9 +335,9 @@ def test_an_import_brings_only_what_it_needs(imported: str, absent: set[str]) ->
 LOADED_FOR_A_LOCK_ON_REDIS = {
     "fencing.kernel": "admission effects errors fence guard interruptions lending loop_thread opening process quirks"
     " retry timer waking workers",
-    "fencing.locks": "arguments backend callbacks capabilities causes clients coordinator give_back grid hold"
-    " hold_several holding lanes lease listing lock locked long_waits plans pulse reclaim reentrant renewal settings"
-    " several signatures ttl waiting",
+    "fencing.locks": "any_slot arguments backend callbacks capabilities causes clients coordinator give_back grid"
+    " hold hold_several holding lanes lease listing lock locked long_waits plans pulse reclaim reentrant renewal"
+    " settings several signatures slots ttl waiting",
     "fencing.redis": "arguments calls client cluster connection connection_factory coordinator foreign_connections keys"
     " listener plans quirks resp scripts sentinel waiters",
     "fencing.redis.cluster": "plans",  # RedisPlans choose among them and their own

@@ -20,6 +20,7 @@ from fencing import (
     AsyncFencedLock,
     AsyncLease,
     AsyncRedisCoordinator,
+    AsyncSlots,
     Fence,
     FencedLock,
     ForcedRelease,
@@ -31,6 +32,7 @@ from fencing import (
     OutcomeUnknown,
     RedisCoordinator,
     RedlockCoordinator,
+    Slots,
     SQLCoordinator,
     StaleFence,
     StaleRead,
@@ -136,6 +138,12 @@ def work() -> int:
         assert_type(decorated(1), str)
         with coordinator.hold("r", timeout=5, ttl=60, owner="this call") as lease:
             assert_type(lease, Lease)
+        slots = coordinator.slots("gpu", 4, ttl=30)
+        assert_type(slots, Slots)
+        with slots.hold(timeout=5) as of_slot:
+            assert_type(of_slot, Lease)
+            assert_type(of_slot.slot, int)
+        assert_type(slots.try_acquire(), Lease | None)
         with coordinator.hold_all(["r", "s"], timeout=5) as leases:
             assert_type(leases, tuple[Lease, ...])
         for resource, holder in coordinator.holders("orders:*"):
@@ -259,6 +267,11 @@ async def work_async() -> None:
                 assert_type(connection, AsyncConnection)
             assert_type(await guard.write(lease, text("UPDATE t SET a = 1")), int)
             assert_type(await guard.run(lease, lease.fence, async_count, attempts=3), int)
+        slots = coordinator.slots("gpu", 4)
+        assert_type(slots, AsyncSlots)
+        async with slots.hold(timeout=5, cancel_on_loss=True) as of_slot:
+            assert_type(of_slot, AsyncLease)
+        assert_type(await slots.acquire(timeout=5), AsyncLease)
         async with coordinator.hold_all(["r", "s"], timeout=5, ttl=60) as leases:
             assert_type(leases, tuple[AsyncLease, ...])
         async for resource, holder in coordinator.holders("orders:*"):
