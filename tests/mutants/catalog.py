@@ -3204,8 +3204,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "two-slots-are-given-back-as-one",
         "fencing/locks/give_back.py",
-        "self._pending[grant.resource, grant.token] = _Pending(grant, settings)",
-        "self._pending['', grant.token] = _Pending(grant, settings)",
+        "self._pending[grant.resource, grant.token] = _Pending(grant, settings, free_at)",
+        "self._pending['', grant.token] = _Pending(grant, settings, free_at)",
         ("tests/locks/test_give_back.py::test_locks_with_one_token_are_all_given_back",),
     ),
     Mutant(
