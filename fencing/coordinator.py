@@ -18,6 +18,7 @@ from fencing.kernel.fence import Fence
 from fencing.locks import plans
 from fencing.locks.arguments import check_adoptable, without_reentrant
 from fencing.locks.backend import Backend, ForcedRelease, Holder
+from fencing.locks.capabilities import check_at_least
 from fencing.locks.coordinator import CoordinatorBase
 from fencing.locks.give_back import GiveBack, log_unreleased
 from fencing.locks.hold import Hold
@@ -106,6 +107,7 @@ class Coordinator(CoordinatorBase):
         resource: str,
         timeout: float | None = None,
         *,
+        at_least: float | None = None,
         reentrant: bool = False,
         **options: Unpack[LockOptions],
     ) -> Hold:
@@ -113,7 +115,8 @@ class Coordinator(CoordinatorBase):
 
         ``reentrant`` and ``options`` are those of :meth:`lock`.
         """
-        return self.lock(resource, reentrant=reentrant, **options).hold(timeout)
+        lock = self.lock(resource, reentrant=reentrant, **options)
+        return lock.hold(timeout, at_least=at_least)
 
     @show_options(LockOptions)
     def hold_all(
@@ -156,6 +159,7 @@ class Coordinator(CoordinatorBase):
         timeout: float | None = None,
         *,
         busy: Literal["raise"] = "raise",
+        at_least: float | None = None,
         reentrant: bool = False,
         **options: Unpack[LockOptions],
     ) -> Decorator[Never]: ...
@@ -166,6 +170,7 @@ class Coordinator(CoordinatorBase):
         timeout: float | None = None,
         *,
         busy: Busy,
+        at_least: float | None = None,
         reentrant: bool = False,
         **options: Unpack[LockOptions],
     ) -> Decorator[None]: ...
@@ -176,6 +181,7 @@ class Coordinator(CoordinatorBase):
         timeout: float | None = None,
         *,
         busy: Busy = "raise",
+        at_least: float | None = None,
         reentrant: bool = False,
         **options: Unpack[LockOptions],
     ) -> Decorator[None]:
@@ -194,6 +200,8 @@ class Coordinator(CoordinatorBase):
             busy: ``"raise"``: a call that does not get the lock raises NotAcquired. ``"skip"``: if another holder has
                 it, or ``max_waiters`` wait for it, the function is not called, and the call returns None. Every other
                 error is raised with both: with CoordinatorUnavailable, nobody may have done the work.
+            at_least: seconds from the grant for which the lock stays taken, also if the function ends before:
+                :meth:`fencing.FencedLock.hold`.
             reentrant: as of :meth:`lock`.
             options: as of :meth:`lock`.
 
@@ -203,14 +211,16 @@ class Coordinator(CoordinatorBase):
             ValueError: an argument has a wrong value. Correct it as the message says.
         """
         check_template(resource)
-        self.lock("checked now", reentrant=reentrant, **options)
+        checked = self.lock("checked now", reentrant=reentrant, **options)
+        if at_least is not None:
+            check_at_least(self._backend, checked._settings, at_least)
         check_timeout(timeout)
         if check_busy(busy) == "skip" and timeout is None:
             timeout = 0
         lock_of = lru_cache(MOST_NAMES)(lambda name: self.lock(name, reentrant=reentrant, **options))
 
         def hold(name: str) -> AbstractContextManager[Lease]:
-            return lock_of(name).hold(timeout)
+            return lock_of(name).hold(timeout, at_least=at_least)
 
         return partial(locked, hold, resource, busy)
 

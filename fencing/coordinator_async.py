@@ -18,6 +18,7 @@ from fencing.kernel.fence import Fence
 from fencing.locks import plans
 from fencing.locks.arguments import check_adoptable, without_reentrant
 from fencing.locks.backend import Backend, ForcedRelease, Holder
+from fencing.locks.capabilities import check_at_least
 from fencing.locks.coordinator import CoordinatorBase
 from fencing.locks.give_back import AsyncGiveBack, log_unreleased
 from fencing.locks.hold_async import AsyncHold
@@ -118,6 +119,7 @@ class AsyncCoordinator(CoordinatorBase):
         resource: str,
         timeout: float | None = None,
         *,
+        at_least: float | None = None,
         cancel_on_loss: bool = False,  # ASYNC
         reentrant: bool = False,
         **options: Unpack[AsyncLockOptions],
@@ -126,8 +128,9 @@ class AsyncCoordinator(CoordinatorBase):
 
         ``reentrant`` and ``options`` are those of :meth:`lock`.
         """
-        # SYNC instead: return self.lock(resource, reentrant=reentrant, **options).hold(timeout)
-        return self.lock(resource, reentrant=reentrant, **options).hold(timeout, cancel_on_loss=cancel_on_loss)
+        lock = self.lock(resource, reentrant=reentrant, **options)
+        # SYNC instead: return lock.hold(timeout, at_least=at_least)
+        return lock.hold(timeout, at_least=at_least, cancel_on_loss=cancel_on_loss)
 
     @show_options(AsyncLockOptions)
     def hold_all(
@@ -170,6 +173,7 @@ class AsyncCoordinator(CoordinatorBase):
         timeout: float | None = None,
         *,
         busy: Literal["raise"] = "raise",
+        at_least: float | None = None,
         cancel_on_loss: bool = False,  # ASYNC
         reentrant: bool = False,
         **options: Unpack[AsyncLockOptions],
@@ -181,6 +185,7 @@ class AsyncCoordinator(CoordinatorBase):
         timeout: float | None = None,
         *,
         busy: Busy,
+        at_least: float | None = None,
         cancel_on_loss: bool = False,  # ASYNC
         reentrant: bool = False,
         **options: Unpack[AsyncLockOptions],
@@ -192,6 +197,7 @@ class AsyncCoordinator(CoordinatorBase):
         timeout: float | None = None,
         *,
         busy: Busy = "raise",
+        at_least: float | None = None,
         cancel_on_loss: bool = False,  # ASYNC
         reentrant: bool = False,
         **options: Unpack[AsyncLockOptions],
@@ -211,6 +217,8 @@ class AsyncCoordinator(CoordinatorBase):
             busy: ``"raise"``: a call that does not get the lock raises NotAcquired. ``"skip"``: if another holder has
                 it, or ``max_waiters`` wait for it, the function is not called, and the call returns None. Every other
                 error is raised with both: with CoordinatorUnavailable, nobody may have done the work.
+            at_least: seconds from the grant for which the lock stays taken, also if the function ends before:
+                :meth:`fencing.AsyncFencedLock.hold`.
             cancel_on_loss: cancel the function as soon as the lease is known to be lost, and raise LeaseLost.
             reentrant: as of :meth:`lock`.
             options: as of :meth:`lock`.
@@ -224,15 +232,17 @@ class AsyncCoordinator(CoordinatorBase):
         # SYNC "cancel_on_loss: ... raise LeaseLost.":
         # SYNC "the function is sync": the function is async
         check_template(resource)
-        self.lock("checked now", reentrant=reentrant, **options)
+        checked = self.lock("checked now", reentrant=reentrant, **options)
+        if at_least is not None:
+            check_at_least(self._backend, checked._settings, at_least)
         check_timeout(timeout)
         if check_busy(busy) == "skip" and timeout is None:
             timeout = 0
         lock_of = lru_cache(MOST_NAMES)(lambda name: self.lock(name, reentrant=reentrant, **options))
 
         def hold(name: str) -> AbstractAsyncContextManager[AsyncLease]:
-            # SYNC instead: return lock_of(name).hold(timeout)
-            return lock_of(name).hold(timeout, cancel_on_loss=cancel_on_loss)
+            # SYNC instead: return lock_of(name).hold(timeout, at_least=at_least)
+            return lock_of(name).hold(timeout, at_least=at_least, cancel_on_loss=cancel_on_loss)
 
         return partial(locked_async, hold, resource, busy)
 

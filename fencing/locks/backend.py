@@ -96,8 +96,8 @@ class Holder:
         remaining: seconds until the lock frees itself; None: it never does, or that is not known: ``expires``.
         digest: stands for the token, so that a forced release can name a grant that has no number; empty: the backend
             tells grants apart by their numbers.
-        released: the holder has released the lock, which stays taken for ``remaining`` seconds all the same. No
-            coordinator of this version does that.
+        released: the holder has released the lock, which stays taken for ``remaining`` seconds all the same, because
+            of ``hold(at_least=...)``.
         expires: whether the lock frees itself. True also if the service does not tell when, so that ``remaining`` is
             None. A backend passes it only then; else it is what ``remaining`` says.
     """
@@ -209,8 +209,11 @@ class Backend(ABC):
     held: Callable[[], list[Grant]] = staticmethod(list)
     """Returns the grants of this process that have not ended. Its coordinator sets it."""
 
-    give_back_later: Callable[[GrantOrFence, Settings], None] = staticmethod(_leave_to_ttl)
-    """Releases a grant that will not be used in the background, for at most an hour. Its coordinator sets it."""
+    give_back_later: Callable[..., None] = staticmethod(_leave_to_ttl)
+    """Releases a grant that will not be used in the background, for at most an hour. Its coordinator sets it.
+
+    Its arguments are the grant or its fence, and the settings; and, if the lock stays taken for a while, ``free_at``.
+    """
 
     @abstractmethod
     def plan_acquire(

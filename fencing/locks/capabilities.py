@@ -14,7 +14,7 @@ from fencing.kernel.errors import CoordinatorUnavailable
 from fencing.kernel.fence import Fence
 from fencing.locks.backend import Backend, Holder, Taken, Undecided
 from fencing.locks.holding import Grant, GrantOrFence
-from fencing.locks.settings import Settings, check_seconds
+from fencing.locks.settings import MAX_TTL, Settings, check_seconds
 
 
 @runtime_checkable
@@ -171,6 +171,29 @@ class ReleasesSeveral(Protocol):
 
 
 @runtime_checkable
+class ReleasesLater(Protocol):
+    """The capability to release a lock that stays taken for a while: ``hold(at_least=...)``."""
+
+    def plan_release_later(
+        self, grant: GrantOrFence, settings: Settings, *, free_at: float, deadline: float
+    ) -> Plan[bool]:
+        """Release the lock in one request, if the grant holds it, so that nobody gets it before ``free_at``.
+
+        The request replaces the token by a new one, which nobody gets to know. So no late request under the old token
+        renews, reclaims or frees the lock. The number and the owner stay, and ``plan_holder`` shows ``released``. The
+        lock frees itself at ``free_at``, and a forced release frees it before.
+
+        Args:
+            grant: as of ``plan_release``.
+            free_at: the moment of ``clock`` at which the lock frees itself, also later than its ttl would. A repeated
+                request does not put it off.
+
+        Returns:
+            False only if the grant certainly did not hold the lock.
+        """
+
+
+@runtime_checkable
 class ListsHolders(Protocol):
     """The capability to list the holders of all locks, page by page."""
 
@@ -223,6 +246,28 @@ def check_members(backend: Backend) -> None:
             raise TypeError(f"{name} with session_seconds needs plan_renew and max_renewals: see RenewsSession")
         if isinstance(backend, TtlPerLock):
             raise TypeError(f"{name} with session_seconds has one ttl for all locks; leave ttl_per_lock out")
+
+
+def check_at_least(backend: Backend, settings: Settings, at_least: float) -> float:
+    """Return the seconds of ``hold(at_least=...)`` if they are valid, and the backend can do it.
+
+    Raises:
+        TypeError, ValueError: they are not, or it cannot. Change them as the message says.
+    """
+    seconds = check_seconds(at_least, "at_least")
+    if not 0 <= seconds <= MAX_TTL:
+        raise ValueError(f"at_least must be between 0 seconds and a year, not {at_least}; leave it out to free at once")
+    if settings.max_lifetime is not None and seconds > settings.max_lifetime:
+        raise ValueError(
+            f"at_least must be at most max_lifetime ({settings.max_lifetime:g} s), not {at_least}; raise max_lifetime, "
+            f"or lower at_least"
+        )
+    if not isinstance(backend, ReleasesLater):
+        raise TypeError(
+            f"{backend.kind} cannot leave a lock taken after its release; leave at_least out, and let the job bear a "
+            f"repetition, or take this lock at a coordinator that can"
+        )
+    return seconds
 
 
 def check_capabilities(backend: Backend, settings: Settings, own_ttl: float | None) -> Settings:

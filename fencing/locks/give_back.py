@@ -17,6 +17,7 @@ from fencing.kernel.effects import background, run, run_async
 from fencing.kernel.errors import FencingError
 from fencing.kernel.retry import Backoff
 from fencing.kernel.workers import PerLoop, Worker
+from fencing.locks import plans
 from fencing.locks.backend import Backend
 from fencing.locks.holding import GrantOrFence
 from fencing.locks.settings import Settings
@@ -53,8 +54,9 @@ def log_unreleased(resources: list[str]) -> None:
 class _Pending:
     """A lock that must be given back."""
 
-    def __init__(self, grant: GrantOrFence, settings: Settings) -> None:
+    def __init__(self, grant: GrantOrFence, settings: Settings, free_at: float | None = None) -> None:
         self.grant = grant
+        self._free_at = free_at
         self.settings = settings.for_one_try()
         self._until = time.monotonic() + min(max(settings.ttl or 0.0, SHORTEST_TRYING_SECONDS), LONGEST_TRYING_SECONDS)
         self._answers = 0
@@ -64,7 +66,7 @@ class _Pending:
         """Release it once more."""
         deadline = backend.clock() + self.settings.attempt_seconds
         try:
-            yield from backend.plan_release(self.grant, self.settings, deadline=deadline)
+            yield from plans.release(backend, self.grant, self.settings, deadline, self._free_at)
             self._answers += 1
             self._failures = 0
         except FencingError:
@@ -91,11 +93,11 @@ class GiveBack:
     def _reset(self) -> None:
         self._pending: dict[tuple[str, str], _Pending] = {}  # by resource and token
 
-    def later(self, grant: GrantOrFence, settings: Settings) -> None:
-        """Give back a lock. This returns at once."""
+    def later(self, grant: GrantOrFence, settings: Settings, free_at: float | None = None) -> None:
+        """Give back a lock, which stays taken until ``free_at`` if that is given. This returns at once."""
         if len(self._pending) >= MOST_LOCKS or sys.is_finalizing():
             return
-        self._pending[grant.resource, grant.token] = _Pending(grant, settings)
+        self._pending[grant.resource, grant.token] = _Pending(grant, settings, free_at)
         try:
             self._worker.wake(self._work)
         except RuntimeError:
@@ -119,15 +121,15 @@ class AsyncGiveBack:
         self._backend = backend
         self._tasks: PerLoop[set[asyncio.Task[None]]] = PerLoop(lambda _: set())  # a closed loop ends no task
 
-    def later(self, grant: GrantOrFence, settings: Settings) -> None:
-        """Give back a lock. This returns at once."""
+    def later(self, grant: GrantOrFence, settings: Settings, free_at: float | None = None) -> None:
+        """Give back a lock, which stays taken until ``free_at`` if that is given. This returns at once."""
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
             return  # a loop that has ended, or another thread
         tasks = self._tasks[loop]
         if len(tasks) < MOST_LOCKS:
-            task = background(loop, self._work(_Pending(grant, settings)), "fencing-give-back")
+            task = background(loop, self._work(_Pending(grant, settings, free_at)), "fencing-give-back")
             tasks.add(task)
             task.add_done_callback(tasks.discard)
 

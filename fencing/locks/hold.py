@@ -25,9 +25,10 @@ class Hold(Block):
 
     _waiter = "thread"
 
-    def __init__(self, lock: HeldLock, timeout: float | None) -> None:
+    def __init__(self, lock: HeldLock, timeout: float | None, at_least: float | None = None) -> None:
         self._lock = lock
         self._timeout = timeout
+        self._at_least = at_least
         self._used = False
         self._lease: Lease | None = None
         self._task = self._inside = self._outermost = None
@@ -43,7 +44,7 @@ class Hold(Block):
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            with type(self)(self._lock, self._timeout):
+            with type(self)(self._lock, self._timeout, self._at_least):
                 return locked.not_a_coroutine(function(*args, **kwargs), function)
 
         return cast(F, call)
@@ -77,6 +78,8 @@ class Hold(Block):
             if outer is None:
                 raise
             raise self._explain(error, outer) from None
+        if self._at_least is not None:
+            lease._stay(self._at_least)
         self._begin(around)
         return lease
 

@@ -27,10 +27,13 @@ class AsyncHold(Block):
     # SYNC instead: _waiter = "thread"
     _waiter = "task"
 
-    # SYNC instead: def __init__(self, lock: HeldLock, timeout: float | None) -> None:
-    def __init__(self, lock: HeldLock, timeout: float | None, cancel_on_loss: bool) -> None:
+    # SYNC instead: def __init__(self, lock: HeldLock, timeout: float | None, at_least: float | None = None) -> None:
+    def __init__(
+        self, lock: HeldLock, timeout: float | None, cancel_on_loss: bool, at_least: float | None = None
+    ) -> None:
         self._lock = lock
         self._timeout = timeout
+        self._at_least = at_least
         self._cancel_on_loss = cancel_on_loss  # ASYNC
         self._cancel: CancelOnLoss | None = None  # ASYNC
         self._used = False
@@ -50,8 +53,8 @@ class AsyncHold(Block):
 
         @functools.wraps(function)
         async def call(*args: Any, **kwargs: Any) -> Any:
-            # SYNC instead: with type(self)(self._lock, self._timeout):
-            async with type(self)(self._lock, self._timeout, self._cancel_on_loss):
+            # SYNC instead: with type(self)(self._lock, self._timeout, self._at_least):
+            async with type(self)(self._lock, self._timeout, self._cancel_on_loss, self._at_least):
                 # SYNC instead: return locked.not_a_coroutine(function(*args, **kwargs), function)
                 return await function(*args, **kwargs)
 
@@ -88,6 +91,8 @@ class AsyncHold(Block):
             if outer is None:
                 raise
             raise self._explain(error, outer) from None
+        if self._at_least is not None:
+            lease._stay(self._at_least)
         self._begin(around)
         # SYNC instead: return lease
         return self._watched(lease) if self._cancel_on_loss else lease

@@ -59,6 +59,9 @@ class LeaseBase:
     _release_by: float | None = (
         None  # the moment until which the end of its block may try to release it; None: no other
     )
+    _free_at: float | None = None
+    """The moment until which its lock stays taken if its block ends before; None: it is freed at once."""
+
     _asked = False  # True: a release without an answer may have freed the lock
 
     def __init__(self, backend: Backend, holding: Grant) -> None:
@@ -204,6 +207,7 @@ class LeaseBase:
             self._release_by,
             self._turns,
         )
+        lease._free_at = self._free_at
         self._hand_over(lease)
         backend.track(grant)
         self._successor = lease  # last: an interruption before it leaves this lease to be continued
@@ -216,12 +220,23 @@ class LeaseBase:
         """Give the successor what watches this lease."""
         lease._callbacks = self._callbacks  # the same list: another thread may be adding to it
 
-    def _plan_release(self, deadline: float | None) -> Plan[bool]:
+    def _plan_release(self, deadline: float | None, free_at: float | None = None) -> Plan[bool]:
         """Free the lock; also from a fence that replaces its own, but whose answer is missing."""
-        freed = yield from plans.release(self._backend, self._holding, self._holding.settings, deadline)
+        backend, settings = self._backend, self._holding.settings
+        freed = yield from plans.release(backend, self._holding, settings, deadline, free_at)
         for fence in self._unanswered():  # behind the fence that it replaces: it can take the lock only from that
-            freed = (yield from plans.release(self._backend, fence, self._holding.settings, deadline)) or freed
+            freed = (yield from plans.release(backend, fence, settings, deadline, free_at)) or freed
         return freed
+
+    def _stay(self, seconds: float) -> None:
+        """Note that the lock stays taken for so long from its grant on, also if the block ends before.
+
+        That counts from before the request of the grant, so that the next tick of a timer finds the lock free. Where
+        the lease was renewed before its block began, it counts from the answer.
+        """
+        holding = self._holding
+        asked_at = holding.deadline - holding.settings.believed_seconds
+        self._free_at = min(holding.first_granted_at, asked_at) + seconds
 
     def _unanswered(self) -> list[Fence]:
         return [] if self._replacement is None else [Fence(self.fence.resource, 1, self._replacement[0])]
@@ -449,21 +464,25 @@ class Lease(LeaseBase):
         """
         return self._release_until(None)
 
-    def _release_until(self, deadline: float | None) -> bool:
-        """Do the same as :meth:`release`, until a moment of the coordinator's clock. Coordinators call this."""
+    def _release_until(self, deadline: float | None, free_at: float | None = None) -> bool:
+        """Do the same as :meth:`release`, until a moment of the coordinator's clock. Coordinators call this.
+
+        Args:
+            free_at: the moment until which the lock stays taken; None: it is freed at once.
+        """
         if process.pid() != self._pid:  # another thread of the parent may have been releasing it
             return False
         if self._successor is not None:
-            return self._newest._release_until(deadline)
+            return self._newest._release_until(deadline, free_at)
         try:
             with self._releasing:
                 if self._successor is not None:
-                    return self._newest._release_until(deadline)
+                    return self._newest._release_until(deadline, free_at)
                 if self._begin_release():
                     if self._replacement is None:
-                        plan = plans.release(self._backend, self._holding, self._holding.settings, deadline)
+                        plan = plans.release(self._backend, self._holding, self._holding.settings, deadline, free_at)
                     else:
-                        plan = self._plan_release(deadline)
+                        plan = self._plan_release(deadline, free_at)
                     asked_before, self._asked = self._asked, True
                     freed = run(plan, self._backend.perform)
                     if freed is None:
@@ -473,7 +492,7 @@ class Lease(LeaseBase):
         except FencingError:
             raise
         except BaseException:
-            self._release_later()  # a signal handler interrupted it, and its user may not repeat it
+            self._release_later(free_at)  # a signal handler interrupted it, and its user may not repeat it
             raise
 
     def __enter__(self) -> Lease:
@@ -506,7 +525,7 @@ class Lease(LeaseBase):
 
     def _release_at_exit(self, error: BaseException | None, was_lost: bool) -> bool:
         try:
-            return self._release_until(self._release_by)
+            return self._release_until(self._release_by, self._free_at)
         except BaseException as failure:
             if not isinstance(failure, Exception):
                 keep_outcome(failure, error)
@@ -514,16 +533,16 @@ class Lease(LeaseBase):
             if error is None and not isinstance(failure, FencingError):
                 raise
             self._log_unreleased(failure)
-            self._release_later()
+            self._release_later(self._free_at)
             return not was_lost
 
-    def _release_later(self) -> None:
+    def _release_later(self, free_at: float | None = None) -> None:
         """Release in the background what a release at the end of a block did not."""
         if self._successor is not None:
-            self._newest._release_later()
+            self._newest._release_later(free_at)
         elif self._must_release_later():
             self._holding.end("released")
             self._asked = True
-            self._backend.give_back_later(self._holding, self._holding.settings)
+            self._backend.give_back_later(self._holding, self._holding.settings, free_at)
             for fence in self._unanswered():
-                self._backend.give_back_later(fence, self._holding.settings)
+                self._backend.give_back_later(fence, self._holding.settings, free_at)

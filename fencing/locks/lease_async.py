@@ -162,22 +162,28 @@ class AsyncLease(LeaseBase):
         """
         return await self._release_until(None)
 
-    async def _release_until(self, deadline: float | None) -> bool:
-        """Do the same as :meth:`release`, until a moment of the coordinator's clock. Coordinators call this."""
+    async def _release_until(self, deadline: float | None, free_at: float | None = None) -> bool:
+        """Do the same as :meth:`release`, until a moment of the coordinator's clock. Coordinators call this.
+
+        Args:
+            free_at: the moment until which the lock stays taken; None: it is freed at once.
+        """
         if self._successor is not None:
-            return await self._newest._release_until(deadline)
+            return await self._newest._release_until(deadline, free_at)
         if self._freed is None and process.pid() == self._pid:
             try:
-                await self._release(deadline)  # without a task of its own, which would take a tenth of the time
+                await self._release(
+                    deadline, free_at
+                )  # without a task of its own, which would take a tenth of the time
             except asyncio.CancelledError as cancelled:
                 try:
-                    await finish(self._release(deadline))  # the same request again: it may be answered already
+                    await finish(self._release(deadline, free_at))  # the same request again: it may be answered already
                 except FencingError as failure:
                     raise cancelled from failure
                 raise
         return bool(self._freed)
 
-    async def _release(self, deadline: float | None) -> None:
+    async def _release(self, deadline: float | None, free_at: float | None) -> None:
         loop = asyncio.get_running_loop()
         while self._releasing is not None and self._releasing[0] is loop:
             answered = loop.create_future()
@@ -188,9 +194,9 @@ class AsyncLease(LeaseBase):
             self._releasing = loop, waiting
             try:
                 if self._replacement is None:
-                    plan = plans.release(self._backend, self._holding, self._holding.settings, deadline)
+                    plan = plans.release(self._backend, self._holding, self._holding.settings, deadline, free_at)
                 else:
-                    plan = self._plan_release(deadline)
+                    plan = self._plan_release(deadline, free_at)
                 asked_before, self._asked = self._asked, True
                 freed = await run_async(plan, self._backend.perform)
                 if freed is None:
@@ -199,7 +205,7 @@ class AsyncLease(LeaseBase):
             except (FencingError, asyncio.CancelledError):
                 raise
             except BaseException:
-                self._release_later()  # a signal handler interrupted it, and its user may not repeat it
+                self._release_later(free_at)  # a signal handler interrupted it, and its user may not repeat it
                 raise
             finally:
                 self._releasing = None
@@ -237,7 +243,7 @@ class AsyncLease(LeaseBase):
 
     async def _release_at_exit(self, error: BaseException | None, was_lost: bool) -> bool:
         try:
-            return await self._release_until(self._release_by)
+            return await self._release_until(self._release_by, self._free_at)
         except BaseException as failure:
             if not isinstance(failure, Exception):
                 keep_outcome(failure, error)
@@ -245,19 +251,19 @@ class AsyncLease(LeaseBase):
             if error is None and not isinstance(failure, FencingError):
                 raise
             self._log_unreleased(failure)
-            self._release_later()
+            self._release_later(self._free_at)
             return not was_lost
 
-    def _release_later(self) -> None:
+    def _release_later(self, free_at: float | None = None) -> None:
         """Release in the background what a release at the end of a block did not."""
         if self._successor is not None:
-            self._newest._release_later()
+            self._newest._release_later(free_at)
         elif self._must_release_later():
             self._holding.end("released")
             self._asked = True
-            self._backend.give_back_later(self._holding, self._holding.settings)
+            self._backend.give_back_later(self._holding, self._holding.settings, free_at)
             for fence in self._unanswered():
-                self._backend.give_back_later(fence, self._holding.settings)
+                self._backend.give_back_later(fence, self._holding.settings, free_at)
 
 
 class CancelOnLoss:

@@ -13,6 +13,7 @@ from fencing.kernel.fence import Fence, check_resource
 from fencing.locks import plans
 from fencing.locks.arguments import NOT_PICKLED, check_forced, check_resource_of, settings_of
 from fencing.locks.backend import ForcedRelease, Holder
+from fencing.locks.capabilities import check_at_least
 from fencing.locks.clients import Client, coordinator_of
 from fencing.locks.coordinator import CoordinatorBase
 from fencing.locks.hold import Hold
@@ -110,13 +111,16 @@ class FencedLock:
         made._settings = self._settings
         return made
 
-    def hold(self, timeout: float | None = None) -> Hold:
+    def hold(self, timeout: float | None = None, *, at_least: float | None = None) -> Hold:
         """Hold the lock for a ``with`` block: acquire it, and release it when the block ends.
 
         An error of the block is raised unchanged.
 
         Args:
             timeout: seconds to wait, claims included; None waits for ever, 0 tries once.
+            at_least: seconds from the grant for which the lock stays taken, also if the block ends before; None: it is
+                free at its end. So a replica whose clock is late does not repeat a short job. A process that dies frees
+                it with its ttl; ``release()`` and ``release_all()`` free it at once.
 
         Raises:
             LeaseLost: the block raised nothing, but the lock was lost; ``completed`` is True. Other holders may have
@@ -125,8 +129,12 @@ class FencedLock:
                 superseded each grant. Try later.
             CoordinatorUnavailable, GuardUnavailable: no answer in time; the lock was given back. Retry.
             MarkImplausible, GuardNotEnforceable: the set-up is broken. Change it as the message says.
+            TypeError, ValueError: ``at_least`` is no such number, is above ``max_lifetime``, or the coordinator cannot
+                do it: Redlock, etcd and ZooKeeper cannot. Change it as the message says.
         """
-        return Hold(self, timeout)
+        if at_least is not None:
+            at_least = check_at_least(self._backend, self._settings, at_least)
+        return Hold(self, timeout, at_least)
 
     if not TYPE_CHECKING:  # type checkers report ``with lock`` themselves
 

@@ -12,6 +12,7 @@ from fencing.kernel.fence import Fence, check_resource
 from fencing.locks import plans
 from fencing.locks.arguments import NOT_PICKLED, check_forced, check_resource_of, settings_of
 from fencing.locks.backend import ForcedRelease, Holder
+from fencing.locks.capabilities import check_at_least
 from fencing.locks.clients import Client, coordinator_of
 from fencing.locks.coordinator import CoordinatorBase
 from fencing.locks.hold_async import AsyncHold
@@ -119,14 +120,19 @@ class AsyncFencedLock:
         made._settings = self._settings
         return made
 
-    # SYNC instead: def hold(self, timeout: float | None = None) -> Hold:
-    def hold(self, timeout: float | None = None, *, cancel_on_loss: bool = False) -> AsyncHold:
+    # SYNC instead: def hold(self, timeout: float | None = None, *, at_least: float | None = None) -> Hold:
+    def hold(
+        self, timeout: float | None = None, *, at_least: float | None = None, cancel_on_loss: bool = False
+    ) -> AsyncHold:
         """Hold the lock for an ``async with`` block: acquire it, and release it when the block ends.
 
         An error of the block is raised unchanged. Cancelling the task, even twice, does not prevent the release.
 
         Args:
             timeout: seconds to wait, claims included; None waits for ever, 0 tries once.
+            at_least: seconds from the grant for which the lock stays taken, also if the block ends before; None: it is
+                free at its end. So a replica whose clock is late does not repeat a short job. A process that dies frees
+                it with its ttl; ``release()`` and ``release_all()`` free it at once.
             cancel_on_loss: cancel the block as soon as the lease is known to be lost, and raise LeaseLost.
 
         Raises:
@@ -136,14 +142,18 @@ class AsyncFencedLock:
                 superseded each grant. Try later.
             CoordinatorUnavailable, GuardUnavailable: no answer in time; the lock was given back. Retry.
             MarkImplausible, GuardNotEnforceable: the set-up is broken. Change it as the message says.
+            TypeError, ValueError: ``at_least`` is no such number, is above ``max_lifetime``, or the coordinator cannot
+                do it: Redlock, etcd and ZooKeeper cannot. Change it as the message says.
         """
         # SYNC "Cancelling the task, even twice, does not prevent the release.":
         # SYNC "cancel_on_loss: ... raise LeaseLost.":
         # SYNC "the lock was lost. If ... its end.": the block raised nothing, but the lock was lost; ``completed`` is
         #     True.
         # SYNC "had the lock meanwhile": had it meanwhile
-        # SYNC instead: return Hold(self, timeout)
-        return AsyncHold(self, timeout, cancel_on_loss)
+        if at_least is not None:
+            at_least = check_at_least(self._backend, self._settings, at_least)
+        # SYNC instead: return Hold(self, timeout, at_least)
+        return AsyncHold(self, timeout, cancel_on_loss, at_least)
 
     if not TYPE_CHECKING:  # type checkers report ``async with lock`` themselves
 

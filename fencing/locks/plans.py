@@ -26,7 +26,7 @@ from fencing.kernel.errors import (
 )
 from fencing.kernel.fence import Fence, new_token
 from fencing.locks.backend import Backend, ForcedRelease, Holder, Place, Taken, Undecided, wrong_reply
-from fencing.locks.capabilities import RenewsGrants, RenewsSeveralTtls
+from fencing.locks.capabilities import ReleasesLater, RenewsGrants, RenewsSeveralTtls
 from fencing.locks.causes import plan_why_gone
 from fencing.locks.holding import Grant, GrantOrFence
 from fencing.locks.long_waits import WARNING_SECONDS, LongWait, begin_wait
@@ -400,10 +400,23 @@ def give_back(backend: Backend, resource: str, taking: Taking, settings: Setting
         backend.give_back_later(grants[-1], settings)
 
 
-def release(backend: Backend, grant: GrantOrFence, settings: Settings, deadline: float | None = None) -> Plan[bool]:
-    """Free the lock, until ``deadline`` if it is given. Return False if it was lost before."""
+def release(
+    backend: Backend,
+    grant: GrantOrFence,
+    settings: Settings,
+    deadline: float | None = None,
+    free_at: float | None = None,
+) -> Plan[bool]:
+    """Free the lock, until ``deadline`` if it is given. Return False if it was lost before.
+
+    Args:
+        free_at: the moment until which the lock stays taken, where the backend has ``ReleasesLater``; None: none.
+    """
     if deadline is None:
         deadline = backend.clock() + settings.request_seconds
+    if free_at is not None and free_at > backend.clock():
+        later = cast(ReleasesLater, backend)
+        return later.plan_release_later(grant, settings, free_at=free_at, deadline=deadline)
     return backend.plan_release(grant, settings, deadline=deadline)
 
 

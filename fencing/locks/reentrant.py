@@ -51,6 +51,7 @@ class Block(process.OfThisProcess):
 
     __slots__ = (
         "__weakref__",
+        "_at_least",
         "_inside",
         "_lease",
         "_lock",
@@ -65,6 +66,7 @@ class Block(process.OfThisProcess):
 
     _lock: HeldLock
     _timeout: float | None
+    _at_least: float | None
     _used: bool
     _lease: Any  # None: the block has not begun, or has ended
     _thread: int
@@ -211,7 +213,7 @@ class Block(process.OfThisProcess):
     def __del__(self) -> None:
         lease = getattr(self, "_lease", None)
         if lease is not None and self._leave():  # an interruption skipped the end of the block
-            lease._release_later()
+            lease._release_later(lease._newest._free_at)
         elif not getattr(self, "_used", True):
             warn_of_unused("hold()", self._lock.resource, self._waiter)
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 from fencing.kernel import process
 from fencing.kernel.effects import Plan
-from fencing.kernel.fence import Fence
+from fencing.kernel.fence import Fence, new_token
 from fencing.locks.backend import Backend, Holder, Taken
 from fencing.locks.holding import Grant, GrantOrFence
 from fencing.locks.listing import Pattern
@@ -113,6 +113,13 @@ class MemoryPlans(Backend):
     def plan_release(self, grant: GrantOrFence, settings: Settings, *, deadline: float) -> Plan[bool]:
         freed: bool = yield Request("release", (grant.resource, grant.token))
         return freed
+
+    def plan_release_later(
+        self, grant: GrantOrFence, settings: Settings, *, free_at: float, deadline: float
+    ) -> Plan[bool]:
+        """Release a lock that stays taken until then: see ``ReleasesLater`` in ``fencing/locks/capabilities.py``."""
+        released: bool = yield Request("release_later", (grant.resource, grant.token, new_token(), free_at))
+        return released
 
     def plan_holder(self, resource: str, settings: Settings, *, deadline: float) -> Plan[Holder | None]:
         holder: Holder | None = yield Request("holder", (resource,))

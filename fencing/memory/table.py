@@ -27,6 +27,7 @@ class _Held:
     owner: str
     granted_at: float
     expires_at: float
+    is_released: bool = False  # it stays taken all the same
 
 
 class _Forced(NamedTuple):
@@ -171,12 +172,19 @@ class LockTable:
         del self._held[resource]
         return True
 
+    def _release_later(self, now: float, resource: str, token: str, new_token: str, free_at: float) -> bool:
+        held = self._held.get(resource)
+        if held is None or held.token != token:
+            return False
+        held.token, held.is_released, held.expires_at = new_token, True, free_at
+        return True
+
     def _holder(self, now: float, resource: str) -> Holder | None:
         held = self._held.get(resource)
         if held is None:
             return None
         remaining = None if held.expires_at == math.inf else held.expires_at - now
-        return Holder(held.owner, held.number, now - held.granted_at, remaining)
+        return Holder(held.owner, held.number, now - held.granted_at, remaining, released=held.is_released)
 
     def _holders(self, now: float, pattern: Pattern) -> list[tuple[str, Holder]]:
         found = [(resource, self._holder(now, resource)) for resource in self._held if pattern.matches(resource)]
@@ -187,6 +195,16 @@ class Request(NamedTuple):
     """The effect: perform one request at the table."""
 
     operation: Literal[
-        "acquire", "acquire_any", "remint", "force", "renew", "release", "holder", "holders", "forced_by", "leave"
+        "acquire",
+        "acquire_any",
+        "remint",
+        "force",
+        "renew",
+        "release",
+        "release_later",
+        "holder",
+        "holders",
+        "forced_by",
+        "leave",
     ]
     arguments: tuple[Any, ...]

@@ -7,7 +7,17 @@ from typing import NamedTuple
 
 from fencing.redis.keys import keys_of, slot_of
 from fencing.redis.resp import bulks, script_call
-from fencing.redis.scripts import ACQUIRE, ACQUIRE_ANY, ASK_REPLICAS, RELEASE, RELEASE_SEVERAL, WAIT, Script, command_of
+from fencing.redis.scripts import (
+    ACQUIRE,
+    ACQUIRE_ANY,
+    ASK_REPLICAS,
+    RELEASE,
+    RELEASE_LATER,
+    RELEASE_SEVERAL,
+    WAIT,
+    Script,
+    command_of,
+)
 
 Arguments = tuple[str | int, ...]
 
@@ -257,6 +267,13 @@ def decline_call(resource: str, token: str, listener: str, *, timeout: float) ->
     """Return the call that declines an offer to the token, and leaves the queue. It frees no lock that was granted."""
     form = form_of(RELEASE, release_keys(resource), (listener, "offer"), None, token_size=size_of(token))
     return Call(form, token, timeout)
+
+
+def release_later_call(resource: str, token: str, new_token: str, milliseconds: int, timeout: float) -> Call:
+    """Return the call that releases the lock if the token holds it, and leaves it taken for so long."""
+    names = keys_of(resource)
+    keys, args = (names.lock, names.holder, names.queue), (new_token, milliseconds)
+    return Call(form_of(RELEASE_LATER, keys, args, None, token_size=size_of(token)), token, timeout)
 
 
 def release_call(resource: str, token: str, listener: str = "", timeout: float = 0.0) -> Call:

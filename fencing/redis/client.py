@@ -40,13 +40,13 @@ from fencing.redis.connection_factory import (
     not_of_a_script,
     unreplicated,
 )
-from fencing.redis.scripts import RELEASE, RELEASE_SEVERAL, RENEW
+from fencing.redis.scripts import RELEASE, RELEASE_LATER, RELEASE_SEVERAL, RENEW
 from fencing.redis.sentinel import Address
 
 BROKEN = (RedisError, OSError, NoReply, CoordinatorUnavailable)
 """The errors of a connection, unless a signal handler raised them. Any other exception has interrupted a call."""
 
-URGENT = frozenset((RELEASE, RELEASE_SEVERAL, RENEW))
+URGENT = frozenset((RELEASE, RELEASE_LATER, RELEASE_SEVERAL, RENEW))
 """The scripts of calls that must not wait for others. Those may wait for replicas, or for connections to be opened."""
 
 UNDO_SECONDS = 0.01
@@ -81,7 +81,7 @@ class Connections:
             RuntimeError: the coordinator is closed. Make a new one.
         """
         pool = self._pool
-        if pool.closed and call.form.script is not RELEASE:  # a block may end after the closing
+        if pool.closed and call.form.script not in (RELEASE, RELEASE_LATER):  # a block may end after the closing
             raise RuntimeError(CLOSED)
         seconds = call.timeout
         if started is None:

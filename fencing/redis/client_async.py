@@ -28,7 +28,7 @@ from fencing.redis.connection_factory import (
     not_confirmed,
     unreplicated,
 )
-from fencing.redis.scripts import RELEASE
+from fencing.redis.scripts import RELEASE, RELEASE_LATER
 from fencing.redis.sentinel import Address
 
 
@@ -171,7 +171,10 @@ class AsyncConnections:
     def _new_connection(self, call: Call, loop: asyncio.AbstractEventLoop) -> LoopConnection:
         if not self.closed:
             return self._loops[loop]
-        if call.script is not RELEASE:  # a block may end after the closing; it gets a connection of its own
+        if call.script not in (
+            RELEASE,
+            RELEASE_LATER,
+        ):  # a block may end after the closing; it gets a connection of its own
             raise RuntimeError(CLOSED)
         return LoopConnection(self.factory, loop)
 

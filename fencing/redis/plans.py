@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 from fencing.kernel.effects import GiveWay, Plan, Shielded
 from fencing.kernel.errors import CoordinatorUnavailable, KeptBy, MarkImplausible
-from fencing.kernel.fence import Fence
+from fencing.kernel.fence import Fence, new_token
 from fencing.kernel.retry import LEAST_SECONDS, Answer, NoReply
 from fencing.locks.backend import Backend, Holder, Taken
 from fencing.locks.holding import Grant, GrantOrFence
@@ -30,6 +30,7 @@ from fencing.redis.calls import (
     record_start,
     release_call,
     release_keys,
+    release_later_call,
     scan_call,
     size_of,
 )
@@ -266,6 +267,19 @@ class RedisPlans(Backend):
         if reply == HANDED_OVER:
             yield GiveWay()  # or else this thread asks for the next lock before the listener hears of the offer
         return freed
+
+    def plan_release_later(
+        self, grant: GrantOrFence, settings: Settings, *, free_at: float, deadline: float
+    ) -> Plan[bool]:
+        """Release a lock that stays taken until then: see ``ReleasesLater`` in ``fencing/locks/capabilities.py``."""
+        token = new_token()
+
+        def attempt(timeout: float, last_attempt: bool) -> Call:
+            milliseconds = max(math.ceil((free_at - self.clock()) * 1000), 1)
+            return release_later_call(grant.resource, grant.token, token, milliseconds, timeout)
+
+        answer = yield from self.plan_until_answered(attempt, grant.resource, settings, deadline)
+        return answer.value != GONE or answer.repeated  # repeated: the first attempt may have released it
 
     def plan_release_all(
         self, grants: Sequence[GrantOrFence], settings: Settings, *, deadline: float

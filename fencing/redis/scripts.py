@@ -47,6 +47,7 @@ ACQUIRE = load("acquire_free", "common", "queue", "acquire", replies=(bytes, lis
 ACQUIRE_ANY = load("common", "acquire_any", replies=(bytes, list))
 RENEW = load("grant", "renew", replies=(bytes,))
 RELEASE = load("release_alone", "common", "queue", "release", replies=(int,))
+RELEASE_LATER = load("common", "queue", "release_later", replies=(int,))
 RELEASE_SEVERAL = load("common", "queue", "release_several", replies=(bytes,))
 REMINT = load("common", "grant", "remint", replies=(bytes, list))
 HOLDER = load("common", "holder", replies=(list,))

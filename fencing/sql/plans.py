@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 
 from fencing.kernel.effects import Plan, Shielded
 from fencing.kernel.errors import CoordinatorUnavailable
-from fencing.kernel.fence import Fence
+from fencing.kernel.fence import Fence, new_token
 from fencing.kernel.retry import Answer, NoReply
 from fencing.locks.backend import BACKOFF, Backend, Holder, Taken, next_number
 from fencing.locks.holding import Grant, GrantOrFence
@@ -180,6 +180,19 @@ class SQLPlans(Backend):
         values = {"resource": grant.resource, "token": grant.token}
         answer = yield from self._plan_request("release", values, grant.resource, settings, deadline)
         return answer.value or answer.repeated  # an earlier attempt may have freed it
+
+    def plan_release_later(
+        self, grant: GrantOrFence, settings: Settings, *, free_at: float, deadline: float
+    ) -> Plan[bool]:
+        """Release a lock that stays taken until then: see ``ReleasesLater`` in ``fencing/locks/capabilities.py``."""
+        values = {"resource": grant.resource, "token": grant.token, "new": new_token()}
+
+        def attempt(timeout: float, last_attempt: bool) -> Request:
+            left = max(math.ceil((free_at - self.clock()) * 1e6), 1)
+            return Request("release_later", {**values, "left": left}, timeout)
+
+        answer = yield from self.plan_until_answered(attempt, grant.resource, settings, deadline)
+        return answer.value or answer.repeated  # an earlier attempt may have released it
 
     def plan_holder(self, resource: str, settings: Settings, *, deadline: float) -> Plan[Holder | None]:
         row = yield from self._plan_read(resource, settings, deadline)

@@ -19,6 +19,7 @@ from fencing.sql.table import (
     IS_OLD,
     IS_UNUSED,
     PAGE_ROWS,
+    RELEASE_LATER,
     SET,
     TABLE,
     LockRow,
@@ -45,6 +46,11 @@ _RETURNING = "RETURNING {clock} AS now, number, token, owner, granted_at, expire
 _NOTIFYING_RELEASE = f"""
     UPDATE {{table}} AS l SET token = '', expires_at = 0
     WHERE l.resource = {{resource}} AND l.token = :token AND l.expires_at > {{clock}}
+    RETURNING CASE WHEN l.waited_until > {{clock}} THEN CAST(pg_notify('{CHANNEL}', l.resource) AS text) END
+"""
+# The waiters ask when it frees itself. Nothing notifies them then.
+_NOTIFYING_RELEASE_LATER = f"""
+    {RELEASE_LATER}
     RETURNING CASE WHEN l.waited_until > {{clock}} THEN CAST(pg_notify('{CHANNEL}', l.resource) AS text) END
 """
 _ANNOUNCE = f"""
@@ -117,6 +123,7 @@ class PostgreSQLLocks(_WithReturning):
     def __init__(self, schema: str | None, dialect: Dialect) -> None:
         super().__init__(schema, dialect)
         self._release = self._text(_NOTIFYING_RELEASE)
+        self._release_later = self._text(_NOTIFYING_RELEASE_LATER)
         self._announce = self._text(_ANNOUNCE)
         self._held = lru_cache(maxsize=128)(self._held_text)
 

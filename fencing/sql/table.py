@@ -96,6 +96,11 @@ _RELEASE = """
     UPDATE {table} AS l SET token = '', expires_at = 0
     WHERE l.resource = {resource} AND l.token = :token AND l.expires_at > {clock}
 """
+# The ttl, too, or it would count as the lease of a clock that has gone back.
+RELEASE_LATER = """
+    UPDATE {table} AS l SET ttl = :left, released_at = {clock}, expires_at = {clock} + :left, token = :new
+    WHERE l.resource = {resource} AND l.token = :token AND l.expires_at > {clock}
+"""
 
 Operation = Literal[
     "acquire",
@@ -104,6 +109,7 @@ Operation = Literal[
     "force",
     "renew",
     "release",
+    "release_later",
     "read",
     "list",
     "create",
@@ -115,10 +121,10 @@ Operation = Literal[
 ]
 
 
-URGENT: frozenset[Operation] = frozenset(("renew", "release"))
+URGENT: frozenset[Operation] = frozenset(("renew", "release", "release_later"))
 """The requests that must not wait for others. Those may wait for a row that somebody keeps, with every connection."""
 
-LAST: frozenset[Operation] = frozenset(("release", "leave"))
+LAST: frozenset[Operation] = frozenset(("release", "release_later", "leave"))
 """The requests that a closed coordinator still sends: a block may end later, and a waiter leaves its place."""
 
 
@@ -158,7 +164,7 @@ class LockRow(NamedTuple):
         number: of the last grant; None: there is no row.
         token: empty: the lock is free.
         released_at: when the holder has released a lock that stays taken until ``expires_at``, in microseconds. 0: it
-            has not. No version does so yet.
+            has not.
     """
 
     now: int
@@ -216,6 +222,7 @@ class SQLLocks(ABC):
         self._read = self._text(_READ)
         self._list = self._text(_LIST)
         self._release = self._text(_RELEASE)
+        self._release_later = self._text(RELEASE_LATER)
         ends = {"r0": self.sent.format("r0"), "r1": self.sent.format("r1")}
         self._places, self._leave = self._text(_PLACES, **ends), self._text(_LEAVE, **ends)
 
@@ -299,6 +306,9 @@ class SQLLocks(ABC):
 
     def _release_lock(self, connection: Any, values: Mapping[str, Any]) -> bool:
         return bool(connection.execute(self._release, self._sent(values)).rowcount > 0)
+
+    def _release_later_lock(self, connection: Any, values: Mapping[str, Any]) -> bool:
+        return bool(connection.execute(self._release_later, self._sent(values)).rowcount > 0)
 
     def _read_lock(self, connection: Any, values: Mapping[str, Any]) -> LockRow:
         return self._row(connection.execute(self._read, self._sent(values)).one())

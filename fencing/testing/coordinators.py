@@ -11,6 +11,7 @@ Sync and async coordinators run the same tests. A backend must refuse what it ca
 
 from __future__ import annotations
 
+from fencing.testing.at_least import AtLeast
 from fencing.testing.claims import Claims
 from fencing.testing.elections import Elections
 from fencing.testing.grants import Grants
@@ -19,5 +20,5 @@ from fencing.testing.sessions import Sessions
 from fencing.testing.slots import Slots
 
 
-class CoordinatorContract(Grants, Requests, Claims, Sessions, Elections, Slots):
+class CoordinatorContract(Grants, Requests, Claims, Sessions, Elections, Slots, AtLeast):
     """The tests that every coordinator passes. Each test uses its own resources, so the backend need not be empty."""

@@ -141,7 +141,7 @@ def test_the_page_on_locks_works(any_redis: RedisServer, postgres_url: str, caps
         connection.execute(text("CREATE TABLE report (done int)"))
         connection.execute(text("INSERT INTO report VALUES (0)"))
     examples = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "guide" / "locks.md").read_text("utf-8"), re.DOTALL)
-    assert len(examples) == 11
+    assert len(examples) == 12
     seen = []
     with RedisCoordinator(any_redis.client(), guards=[guard]) as coordinator:
         names = {"coordinator": coordinator, "guard": guard, "text": text, "PRICES": "data:,17"}
@@ -149,6 +149,6 @@ def test_the_page_on_locks_works(any_redis: RedisServer, postgres_url: str, caps
             exec(example.replace("redis.Redis()", f"redis.Redis.from_url({any_redis.url!r})"), names)
             with engine.connect() as connection:
                 seen.append(connection.execute(text("SELECT done FROM report")).scalar_one())
-    assert seen == [2, 3, 3, 17, 18, 21, 22, 100, 101, 102, 0]
+    assert seen == [2, 3, 3, 17, 18, 21, 22, 100, 101, 102, 102, 0]
     assert capsys.readouterr().out == ""
     engine.dispose()

@@ -615,6 +615,41 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/redis/test_contract.py::TestRedisCoordinator::test_numbers_grow_across_an_expiry",),
     ),
     Mutant(
+        "a-late-renewal-frees-a-lock-that-stays-taken-earlier",
+        "fencing/redis/lua/release_later.lua",
+        "redis.call('SET', KEYS[1], new_token, 'PX', ARGV[3])",
+        "redis.call('SET', KEYS[1], token, 'PX', ARGV[3])",
+        ("tests/redis/test_contract.py::TestRedisCoordinator::test_late_requests_of_the_old_token_change_nothing",),
+    ),
+    Mutant(
+        "waiters-do-not-learn-when-a-lock-that-stays-taken-is-free",
+        "fencing/redis/lua/release_later.lua",
+        "if listener and not notified[listener] then",
+        "if false then",
+        ("tests/redis/test_at_least.py::test_waiters_are_told_when_to_ask_again",),
+    ),
+    Mutant(
+        "a-lock-that-stays-taken-counts-as-of-a-clock-that-went-back",
+        "fencing/sql/table.py",
+        "SET ttl = :left, released_at",
+        "SET released_at",
+        ("tests/sql_locks/test_at_least.py::test_a_lock_is_not_free_because_it_outlasts_its_ttl",),
+    ),
+    Mutant(
+        "at-least-counts-from-the-answer",
+        "fencing/locks/lease.py",
+        "min(holding.first_granted_at, asked_at) + seconds",
+        "holding.first_granted_at + seconds",
+        ("tests/locks/test_at_least.py::test_it_counts_from_before_the_request_of_the_grant",),
+    ),
+    Mutant(
+        "a-process-that-ends-leaves-the-locks-of-unfinished-jobs-taken",
+        "fencing/coordinator_async.py",
+        "await lease._release_until(closed_at)",
+        "await lease._release_until(closed_at, lease._free_at)",
+        ("tests/locks/test_at_least.py::test_a_process_that_is_told_to_end_frees_the_lock_at_once",),
+    ),
+    Mutant(
         "a-lock-that-is-held-is-granted-at-once",
         "fencing/redis/lua/acquire_free.lua",
         "call('EXISTS', KEYS[1], KEYS[4]) == 0",
@@ -3162,8 +3197,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "two-slots-are-given-back-as-one",
         "fencing/locks/give_back.py",
-        "self._pending[grant.resource, grant.token] = _Pending(grant, settings)",
-        "self._pending['', grant.token] = _Pending(grant, settings)",
+        "self._pending[grant.resource, grant.token] = _Pending(grant, settings, free_at)",
+        "self._pending['', grant.token] = _Pending(grant, settings, free_at)",
         ("tests/locks/test_give_back.py::test_locks_with_one_token_are_all_given_back",),
     ),
     Mutant(

@@ -10,7 +10,7 @@ import pytest
 from examples.servers import RedisServer
 from fencing.kernel.fence import digest_of
 from fencing.redis import scripts
-from fencing.redis.calls import Call, acquire_call, form_of, queue_call, release_call, size_of
+from fencing.redis.calls import Call, acquire_call, form_of, queue_call, release_call, release_later_call, size_of
 from fencing.redis.keys import keys_of
 from fencing.redis.scripts import FORCE_RELEASE
 from tests.support.formats import CHANGED, unchanged
@@ -58,6 +58,11 @@ MESSAGES = {
     (b"fencing:1:wake:here", b"grant bbbbbbbbbbbbbbbbbbbbbb orders:42"),
     (b"fencing:1:wake:there", b"recheck 252 orders:42"),
 }
+RELEASED = {
+    "orders:42": ("string", "a ttl", b"b" * 22),
+    "fencing:1:{12193}:counter": ("string", "for ever", b"8"),
+    "fencing:1:{12193}:holder:orders:42": ("string", "a ttl", b"8 bbbbbbbbbbbbbbbbbbbbbb <us>-<us> worker 7 \xc3\xbc"),
+}
 FORCED_OUT = {
     "orders:42": ("string", "a ttl", b"d" * 22),
     "fencing:1:{12193}:counter": ("string", "for ever", b"9"),
@@ -69,6 +74,7 @@ SCRIPTS = {
     "ACQUIRE_ANY": "1e55d6adcd18e13d233183bf58c108530092c340",
     "RENEW": "f7dde797d7c9657fbc555cb66d1118f5d0544b37",
     "RELEASE": "7cc2614a242181033b729ac47d19b765b10ad2f4",
+    "RELEASE_LATER": "5d5f3a74221ac7b95c3bd9cf3b780e127e7a2f67",
     "RELEASE_SEVERAL": "3746ebc028beda224b36af2d675a6fc3dae6f8b1",
     "REMINT": "c23076cd0155ad07f14b9c218ad61cd4df42417c",
     "HOLDER": "484527086c5bb9994005222e2bcbc8e241085dd0",
@@ -92,6 +98,13 @@ def test_a_lock_that_is_held(any_redis: RedisServer) -> None:
     client = any_redis.client()
     taken(client)
     unchanged("a lock that is held", kept_in(client), HELD)
+
+
+def test_a_lock_that_is_released_and_stays_taken(any_redis: RedisServer) -> None:
+    client = any_redis.client()
+    taken(client)
+    assert send(client, release_later_call("orders:42", MINE, THEIRS, 30_000, 1.0)) == 1
+    unchanged("a lock that is released, and stays taken", kept_in(client), RELEASED)
 
 
 def test_a_number_is_the_servers_clock_in_microseconds(any_redis: RedisServer) -> None:

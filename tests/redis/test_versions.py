@@ -75,7 +75,7 @@ def test_a_lock_is_renewed_and_released_whatever_the_counter_holds(side: Side, a
 
 
 def test_a_holder_that_has_released_and_stays_is_shown(side: Side, any_redis: RedisServer) -> None:
-    """A later version leaves a lock taken for a while, although its holder has released it."""
+    """As with ``hold(at_least=...)``, or another program's."""
     client: Any = any_redis.client()
     coordinator = side.coordinator(any_redis.url, ttl=30, owner="me")
     lease = side.call(coordinator.acquire, "r")

@@ -114,7 +114,7 @@ def test_a_table_of_a_newer_version(locks: LockDatabase) -> None:
 
 @through(*EACH)
 def test_a_lock_that_its_holder_has_released_already(locks: LockDatabase) -> None:
-    """No version makes it yet. Each one shows it, and the next grant forgets it."""
+    """``hold(at_least=...)`` leaves it so. Each version shows it, and the next grant forgets it."""
     side, coordinator = locks.side, locks.coordinator(direct=True, ttl=60)
     side.call(side.call(coordinator.acquire, "a").detach)
     assert side.call(coordinator.holder, "a").released is False

@@ -134,6 +134,16 @@ def check_release(locks: LockDatabase, coordinator: Any, held: Fence, loss: Any)
     assert locks.side.call(coordinator.holder, "held") is None
 
 
+def check_release_later(locks: LockDatabase, coordinator: Any, held: Fence, loss: Any) -> None:
+    backend = coordinator._backend
+    free_at = backend.clock() + 600
+    made = backend.plan_release_later(held, backend.settings, free_at=free_at, **deadline(coordinator))
+    with loss:
+        released = plan(locks, coordinator, made)
+    assert released
+    assert locks.side.call(coordinator.holder, "held").released
+
+
 def check_holder(locks: LockDatabase, coordinator: Any, held: Fence, loss: Any) -> None:
     made = coordinator._backend.plan_holder("held", coordinator._backend.settings, **deadline(coordinator))
     with loss:
@@ -141,7 +151,17 @@ def check_holder(locks: LockDatabase, coordinator: Any, held: Fence, loss: Any) 
     assert holder.number == held.number
 
 
-CHECKS = [check_acquire, check_taken, check_queue, check_remint, check_force, check_renew, check_release, check_holder]
+CHECKS = [
+    check_acquire,
+    check_taken,
+    check_queue,
+    check_remint,
+    check_force,
+    check_renew,
+    check_release,
+    check_release_later,
+    check_holder,
+]
 
 
 @pytest.mark.thorough

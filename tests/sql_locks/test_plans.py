@@ -85,7 +85,7 @@ class Unanswered(SQLPlans):
     def __init__(self) -> None:
         self.given_back: list[str] = []
 
-    def give_back_later(self, fence: GrantOrFence, settings: Settings) -> None:
+    def give_back_later(self, fence: GrantOrFence, settings: Settings, free_at: float | None = None) -> None:
         self.given_back.append(fence.token)
 
 
