@@ -7,6 +7,7 @@ import asyncio
 import logging
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Sequence
 from types import FrameType
@@ -27,6 +28,8 @@ CAMPAIGN_STEP_SECONDS = 0.002
 LOOP_SECONDS = 7.0
 """How long an event loop may take for all of it. Then the signal is passed on without: the loop hangs."""
 
+FIRST_PROCESS = 1
+
 logger = logging.getLogger("fencing")
 
 
@@ -36,8 +39,9 @@ def on_sigterm(*coordinators: Coordinator | AsyncCoordinator) -> Callable[[], No
     Without it, a process that SIGTERM ends leaves each lock taken until its ttl is over; Ctrl-C releases them. First
     ``release_all`` of each coordinator is called, and its campaigns leave their queues: milliseconds, and six seconds
     at most. Then the handler that is there now is called, with the same signal: that of a server, or Python's own,
-    which ends the process. So call this after the server has set its handler, for example in the lifespan of an ASGI
-    application. A second SIGTERM goes to that handler alone.
+    which ends the process. As the first process of a container, which the kernel spares, it ends by ``sys.exit(143)``.
+    So call this after the server has set its handler, for example in the lifespan of an ASGI application. A second
+    SIGTERM goes to that handler alone.
 
     Where the process goes on after its handler, as a server that waits for its requests, the code that held a lock goes
     on without it: see :meth:`fencing.Coordinator.release_all`. A request for a lock, or a release, that is under way
@@ -64,6 +68,8 @@ def on_sigterm(*coordinators: Coordinator | AsyncCoordinator) -> Callable[[], No
     before = signal.getsignal(signal.SIGTERM)
     if before is None:
         raise RuntimeError("SIGTERM has a handler that was not set from Python, and cannot be called from it")
+    if before == signal.SIG_DFL and process.pid() == FIRST_PROCESS:
+        before = _exit  # the kernel ignores a signal for which the first process of a container has no handler
     handler = _Handler(coordinators, before)
     try:
         signal.signal(signal.SIGTERM, handler)
@@ -190,6 +196,11 @@ class _Handler:
         elif self._ends_process:
             signal.signal(number, signal.SIG_DFL)  # one that was set since may have called this one
             os.kill(os.getpid(), number)  # this ends the process as the first signal would have
+
+
+def _exit(number: int, frame: FrameType | None) -> None:
+    """End the process, as the signal would have, with the status that a shell gives that."""
+    sys.exit(128 + number)
 
 
 def _loop_for(coordinators: Sequence[AsyncCoordinator]) -> asyncio.AbstractEventLoop | None:

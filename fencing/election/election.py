@@ -104,7 +104,8 @@ class Election:
         except BaseException as error:
             if not has_led or not is_loss(error, resource):
                 raise
-            logger.warning("this replica no longer leads %r: %s", resource, error)
+            if not self._is_stopped:  # or else it was released on purpose
+                logger.warning("this replica no longer leads %r: %s", resource, error)
         finally:
             candidate.may_be_granted = False
 

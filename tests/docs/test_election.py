@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from fencing import Election, RedisCoordinator, on_sigterm
 from tests.support import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
-PROCESS, LIFESPAN, OBSERVER = re.findall(
+PROCESS, ORDERLY, LIFESPAN, OBSERVER = re.findall(
     r"```python\n(.*?)```", (ROOT / "docs" / "guide" / "election.md").read_text("utf-8"), re.DOTALL
 )
 (ENDING,) = re.findall(
@@ -151,6 +152,45 @@ def test_three_replicas_under_a_rolling_restart(fleet: Fleet, tmp_path: Path, an
         leaders.append(fleet.leader(leaders[-1]))
     assert len(set(leaders)) == 4
     wait_until(lambda: int(any_redis.client().get("{scheduler}:ticks") or 0) > 0)
+
+
+@pytest.mark.thorough
+def test_a_replica_that_ends_behind_its_tick(fleet: Fleet, tmp_path: Path) -> None:
+    """The election alone is stopped: the function returns with its lease, and what stands behind `run` is done."""
+    orderly = (
+        with_ttl(PROCESS)
+        .replace("on_sigterm(coordinator)", ORDERLY + "#")
+        .replace("    while not", "    print('leads', flush=True)\n    while not")
+    )
+    (tmp_path / "scheduler.py").write_text(orderly + "\nprint('ended in order', flush=True)\n")
+    replica = fleet.start("scheduler.py")
+    assert fleet.leader() == replica.pid
+    replica.send_signal(signal.SIGTERM)
+    assert replica.wait(60) == 0
+    assert "ended in order" in fleet.logs()
+    assert fleet.election.leader() is None
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_the_first_process_of_a_container(any_redis: RedisServer, kind: str) -> None:
+    """The kernel ignores a signal for which it has no handler."""
+    unshare = shutil.which("unshare")
+    if unshare is None or subprocess.run([unshare, "--pid", "--fork", "true"], check=False).returncode:
+        pytest.skip("no process can be the first one here")
+    replica = [sys.executable, "-m", "tests.support.replica", any_redis.url, "first", str(LONG), kind]
+    with subprocess.Popen(
+        [unshare, "--pid", "--fork", "--kill-child", *replica], stdout=subprocess.PIPE, text=True, cwd=ROOT
+    ) as process:
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline() == "campaigns\n"
+            assert process.stdout.readline().startswith("leads")
+            children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+            os.kill(int(children[0]), signal.SIGTERM)
+            assert process.wait(60) in (0, 143)  # the async one may end by itself: its election was stopped
+        finally:
+            process.kill()
 
 
 @pytest.mark.thorough

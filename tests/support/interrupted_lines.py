@@ -8,6 +8,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+from tests.support.interruptions import no_garbage_collection
+
 
 def _is_uninterrupted(frame: FrameType) -> bool:
     """Return whether no signal is delivered before the line.
@@ -48,8 +50,9 @@ def raise_at_line(
         return trace_lines if any(part in frame.f_code.co_filename for part in where) else None
 
     before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        return call(), left <= 0
-    finally:
-        sys.settrace(before)
+    with no_garbage_collection():
+        sys.settrace(trace)
+        try:
+            return call(), left <= 0
+        finally:
+            sys.settrace(before)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import linecache
 import re
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
@@ -46,19 +48,21 @@ class Interruption:
 
     def run(self, call: Callable[[], Any]) -> Any:
         before = sys.gettrace()
-        sys.settrace(self._on_call)
-        try:
-            return call()
-        finally:
-            sys.settrace(before)
+        with no_garbage_collection():
+            sys.settrace(self._on_call)
+            try:
+                return call()
+            finally:
+                sys.settrace(before)
 
     async def run_async(self, running: Awaitable[Any]) -> Any:
         """Do the same for an awaitable. It must run in a task of its own."""
-        sys.settrace(self._on_call)
-        try:
-            return await running
-        finally:
-            sys.settrace(None)
+        with no_garbage_collection():
+            sys.settrace(self._on_call)
+            try:
+                return await running
+            finally:
+                sys.settrace(None)
 
     @property
     def was_raised(self) -> bool:
@@ -79,6 +83,19 @@ class Interruption:
                 finally:
                     del error  # it keeps this frame, and all that it refers to
         return self._on_line
+
+
+@contextmanager
+def no_garbage_collection() -> Iterator[None]:
+    """Collect no garbage: a destructor of an earlier round would run at any line. An error of the trace there has
+    crashed CPython 3.11 (it takes the trace from under the frames around it)."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _is_uninterruptible(frame: FrameType) -> bool:
