@@ -204,6 +204,7 @@ class SimulatedRedis:
             "acquire_any": self._acquire_any,
             "renew": self._renew,
             "release": self._release,
+            "release_later": self._release_later,
             "release_several": self._release_several,
             "remint": self._remint,
             "force_release": self._force_release,
@@ -417,6 +418,24 @@ class SimulatedRedis:
         if not holds:
             return 0
         return 1 if self._hand_over(keys[0], keys[1], keys[2], keys[3], None, sizes) is None else 3
+
+    def _release_later(self, keys: Sequence[str], args: Sequence[bytes]) -> Reply:
+        token, new_token, left = args
+        if self.get(keys[0]) != token:
+            return 0
+        first = self.sorted_set(keys[2])[:NOTIFIED_AFTER_LONG]
+        number, granted, owner, _ = self._record_of(keys[1], token)
+        self.set(keys[0], new_token, px=left)
+        if number is not None:
+            now = _text_of(float(self.clock_us))
+            self.set(keys[1], b"%b %b %b-%b %b" % (number, new_token, granted, now, owner), px=left)
+        else:
+            self.delete(keys[1])
+        recheck = b"recheck %b %b" % (_text_of(min(float(left) + 2, LONGEST_RECHECK_MS)), keys[0].encode())
+        notified = [match[1] for _, entry in first if (match := _ENTRY.match(entry))]
+        for listener in dict.fromkeys(notified):
+            self.publish(listener, recheck)
+        return 1
 
     def _release_several(self, keys: Sequence[str], args: Sequence[bytes]) -> Reply:
         results = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -215,7 +216,7 @@ def compare(said: str, real: Snapshot, early: Snapshot, late: Snapshot) -> None:
         ):
             assert _without_tickets(entry.value) == _without_tickets(low.value), (said, entry, low)
         else:
-            words = [text.split(b" ") for text in (entry.value, low.value, high.value)]
+            words = [re.split(rb" |(?<=\d)-(?=\d)", text) for text in (entry.value, low.value, high.value)]
             assert all(map(alike, *words)), (said, entry, low, high)
             assert len({len(each) for each in words}) == 1, (said, entry, low)
         assert (entry.expires_ms is None) == (low.expires_ms is None), (said, entry, low)
@@ -245,6 +246,8 @@ def random_arguments(chance: random.Random, script: str, before: Snapshot) -> tu
     listener = chance.choice(["", *LISTENERS, *LISTENERS])
     if script == "release":
         return [keys.lock, keys.holder, keys.queue, keys.listeners], [token, listener] if listener else [token]
+    if script == "release_later":
+        return [keys.lock, keys.holder, keys.queue], [token, chance.choice(TOKENS), chance.choice(TTLS[1:])]
     if script == "release_several":
         many = [keys_of(resource) for resource in chance.sample(RESOURCES, min(2, len(RESOURCES)))]
         return _four_keys_of_each(many), [chance.choice(TOKENS) for _ in many]

@@ -11,11 +11,12 @@ import pytest
 import redis
 
 from examples.servers import RedisServer
-from fencing import CoordinatorUnavailable, RedisCoordinator
+from fencing import CoordinatorUnavailable, Fence, RedisCoordinator
 from fencing.redis import scripts
 from fencing.redis.scripts import Script
 from fencing.redlock import scripts as redlock_scripts
 from fencing.testing import CoordinatorContract
+from storage_guards import RedisGuard
 from storage_guards.redis import scripts as guard_scripts
 from tests.support.declared_keys import ScriptWatch, run_contract
 from tests.support.fixtures import REDIS_SERIES, RedisFactory
@@ -98,6 +99,11 @@ def test_scripts_of_a_guard_touch_the_keys_of_marks_and_commands_only(own_server
     known = scripts_of(guard_scripts)
     with ScriptWatch(own_server) as watch:
         run_contract(lambda: Guarded(own_server))
+        guard, fence = RedisGuard(own_server.client()), Fence("once", 1, "t" * 22)
+        guard.claim(fence)
+        guard.write(fence, ("SET", "{once}:a", "1"), once="2026-11-23")
+        with guard.begin(fence, once="2026-11-24") as transaction:
+            transaction.write("SET", "{once}:a", "2")
     assert not {(known.get(sha), *what) for sha, *what in watch.undeclared}
     assert set(known) <= watch.ran
 
