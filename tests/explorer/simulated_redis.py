@@ -426,7 +426,7 @@ class SimulatedRedis:
         first = self.sorted_set(keys[2])[:NOTIFIED_AFTER_LONG]
         number, granted, owner, _ = self._record_of(keys[1], token)
         self.set(keys[0], new_token, px=left)
-        if number is not None:
+        if number is not None and granted is not None and owner is not None:
             now = _text_of(float(self.clock_us))
             self.set(keys[1], b"%b %b %b-%b %b" % (number, new_token, granted, now, owner), px=left)
         else:

@@ -48,13 +48,18 @@ async def pair(coordinator: AsyncRedisCoordinator, name: str) -> bool:
 
 @each_way
 def test_many_tasks_share_one_connection(any_redis: RedisServer) -> None:
-    before = connected(any_redis)
+    more: list[int] = []
 
     async def story(coordinator: AsyncRedisCoordinator) -> None:
+        before = connected(any_redis)
         await asyncio.gather(*(pair(coordinator, f"r{number}") for number in range(300)))
-        assert connected(any_redis) <= before + 1
+        more.append(connected(any_redis) - before)
 
-    run(story, any_redis.url)
+    for _ in range(5):  # what an earlier test gives back in the background may connect meanwhile
+        run(story, any_redis.url)
+        if more[-1] <= 1:
+            return
+    pytest.fail(f"so many more connections each time: {more}")
 
 
 @each_way
