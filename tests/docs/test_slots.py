@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import Engine, create_engine, text
 
 from fencing import AsyncCoordinator, AsyncMemoryCoordinator, MemoryCoordinator, NotAcquired, StaleFence
 from storage_guards import SQLAlchemyGuard
@@ -17,17 +17,27 @@ PAGE = (Path(__file__).resolve().parents[2] / "docs" / "guide" / "slots.md").rea
 HOLD, SHARED, ASYNCIO, OUT_OF_USE = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
+def database(folder: Path, *statements: str) -> tuple[Engine, SQLAlchemyGuard]:
+    """Return a database in which these statements have run, and its guard."""
+    engine = create_engine(f"sqlite:///{folder}/data.db")
+    guard = SQLAlchemyGuard(engine)
+    guard.create_tables()
+    with engine.begin() as connection:
+        for statement in statements:
+            connection.execute(text(statement))
+    return engine, guard
+
+
 def test_what_holders_share_is_said_first() -> None:
     assert PAGE.split("\n\n")[1].startswith("**Slots do not protect data that their holders share.**")
 
 
 def test_the_write_of_a_holder_is_checked_by_its_slot(tmp_path: Path) -> None:
-    engine = create_engine(f"sqlite:///{tmp_path}/devices.db")
-    guard = SQLAlchemyGuard(engine)
-    guard.create_tables()
-    with engine.begin() as connection:
-        connection.execute(text("CREATE TABLE devices (slot INTEGER PRIMARY KEY, job INTEGER)"))
-        connection.execute(text("INSERT INTO devices VALUES (0, 0), (1, 0), (2, 0), (3, 0)"))
+    engine, guard = database(
+        tmp_path,
+        "CREATE TABLE devices (slot INTEGER PRIMARY KEY, job INTEGER)",
+        "INSERT INTO devices VALUES (0, 0), (1, 0), (2, 0), (3, 0)",
+    )
     with MemoryCoordinator(guards=[guard]) as coordinator:
         names: dict[str, Any] = {"coordinator": coordinator, "guard": guard, "text": text}
         exec(HOLD, names)
@@ -44,12 +54,11 @@ def test_the_write_of_a_holder_is_checked_by_its_slot(tmp_path: Path) -> None:
 
 
 def test_what_holders_share_has_a_lock_of_its_own(tmp_path: Path) -> None:
-    engine = create_engine(f"sqlite:///{tmp_path}/jobs.db")
-    guard = SQLAlchemyGuard(engine)
-    guard.create_tables()
-    with engine.begin() as connection:
-        connection.execute(text("CREATE TABLE jobs (job INTEGER PRIMARY KEY, slot INTEGER)"))
-        connection.execute(text("INSERT INTO jobs VALUES (7, NULL), (8, NULL)"))
+    engine, guard = database(
+        tmp_path,
+        "CREATE TABLE jobs (job INTEGER PRIMARY KEY, slot INTEGER)",
+        "INSERT INTO jobs VALUES (7, NULL), (8, NULL)",
+    )
     with MemoryCoordinator(guards=[guard]) as coordinator:
         names: dict[str, Any] = {"coordinator": coordinator, "guard": guard, "text": text}
         exec(SHARED, names)

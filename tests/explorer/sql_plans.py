@@ -22,6 +22,7 @@ from storage_guards.sql.once import plan_once, plan_prune_done
 from storage_guards.sql.outcome import Admitted
 from storage_guards.sql.plans import Ask, Plan, Statement
 from storage_guards.sql.pruning import Pruning, PruningStatements
+from tests.explorer.search import explore
 from tests.explorer.state import CLAIM_BACK, LOST_UPDATE, NEVER_DONE, STALE_READ, SUPERSEDED, TWICE, VERDICT, Step
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "SQLProgram",
     "SQLScenario",
     "SQLWorld",
+    "assert_safe",
     "once_writer",
     "pruner",
     "pruner_of_keys",
@@ -699,3 +701,12 @@ def _shown(reply: Any) -> str:
     if isinstance(reply, frozenset):
         return str(len(reply))
     return "finds nothing" if reply is None else "is done"
+
+
+def assert_safe(scenario: SQLScenario, say: Callable[[object], None]) -> None:
+    """Explore a scenario to its end, and find nothing."""
+    result = explore(scenario, world_of=SQLWorld)
+    say(result)
+    assert not result.violations, "\n".join(map(str, result.violations.values()))
+    assert result.exhausted
+    assert result.states > 500, "the bounds leave little to explore"

@@ -20,6 +20,7 @@ from tests.explorer.sql_plans import (
     SQLProgram,
     SQLScenario,
     SQLWorld,
+    assert_safe,
     once_writer,
     pruner_of_keys,
     writer,
@@ -59,11 +60,7 @@ LARGER = [
     [pytest.param(each, id=each.name, marks=pytest.mark.thorough if each in LARGER else ()) for each in SAFE + LARGER],
 )
 def test_all_rules_on(scenario: SQLScenario, say: Say) -> None:
-    result = explore(scenario, world_of=SQLWorld)
-    say(result)
-    assert not result.violations, "\n".join(map(str, result.violations.values()))
-    assert result.exhausted
-    assert result.states > 500, "the bounds leave little to explore"
+    assert_safe(scenario, say)
 
 
 # Rules switched off

@@ -16,7 +16,7 @@ from storage_guards.sql.outcome import Admitted
 from storage_guards.sql.plans import Ask, Batch, Plan, Statement
 from storage_guards.sql.pruning import PruningStatements
 from tests.explorer.search import explore
-from tests.explorer.sql_plans import RESOURCE, Row, SQLProgram, SQLScenario, SQLWorld, pruner, writer
+from tests.explorer.sql_plans import RESOURCE, Row, SQLProgram, SQLScenario, SQLWorld, assert_safe, pruner, writer
 from tests.explorer.state import CLAIM_BACK, LOST_UPDATE, VERDICT
 
 Say = Callable[[object], None]
@@ -50,11 +50,7 @@ LARGER = [
     [pytest.param(each, id=each.name, marks=pytest.mark.thorough if each in LARGER else ()) for each in SAFE + LARGER],
 )
 def test_all_rules_on(scenario: SQLScenario, say: Say) -> None:
-    result = explore(scenario, world_of=SQLWorld)
-    say(result)
-    assert not result.violations, "\n".join(map(str, result.violations.values()))
-    assert result.exhausted
-    assert result.states > 500, "the bounds leave little to explore"
+    assert_safe(scenario, say)
 
 
 # Rules switched off
