@@ -34,6 +34,7 @@ LONG_MS = 25
 _RECORD = re.compile(rb"(\d+) (\S+) (\d+)(|-\d+) (.*)", re.DOTALL)
 _OFFER = re.compile(rb"offer (\S+)")
 _ENTRY = re.compile(rb"(\S+) (\S+)")
+_LISTENER = re.compile(rb"(\S+) ")
 _INTEGER = re.compile(rb"0|-?[1-9]\d*")
 
 Reply = tuple[bytes | int, ...] | bytes | int
@@ -432,7 +433,7 @@ class SimulatedRedis:
         else:
             self.delete(keys[1])
         recheck = b"recheck %b %b" % (_text_of(min(float(left) + 2, LONGEST_RECHECK_MS)), keys[0].encode())
-        notified = [match[1] for _, entry in first if (match := _ENTRY.match(entry))]
+        notified = [match[1] for _, entry in first if (match := _LISTENER.match(entry))]
         for listener in dict.fromkeys(notified):
             self.publish(listener, recheck)
         return 1
