@@ -57,6 +57,8 @@ if TYPE_CHECKING:
     from fencing.sigterm import on_sigterm as on_sigterm
     from fencing.sql.coordinator import SQLCoordinator as SQLCoordinator
     from fencing.sql.coordinator_async import AsyncSQLCoordinator as AsyncSQLCoordinator
+    from fencing.urls import connect as connect
+    from fencing.urls import connect_async as connect_async
     from fencing.zookeeper.coordinator import ZooKeeperCoordinator as ZooKeeperCoordinator
     from fencing.zookeeper.coordinator_async import AsyncZooKeeperCoordinator as AsyncZooKeeperCoordinator
 
@@ -103,13 +105,11 @@ _HOME = {
     "sigterm": ("on_sigterm",),
     "sql.coordinator": ("SQLCoordinator",),
     "sql.coordinator_async": ("AsyncSQLCoordinator",),
+    "urls": ("connect", "connect_async"),
     "zookeeper.coordinator": ("ZooKeeperCoordinator",),
     "zookeeper.coordinator_async": ("AsyncZooKeeperCoordinator",),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
-
-_EXTRAS = {"sqlalchemy": "sqlalchemy", "httptools": "etcd", "kazoo": "zookeeper"}
-"""Packages that only some names need, and the extra that has each."""
 
 _OF_GUARDS = ("FencingMiddleware", "WSGIFencingMiddleware", "fenced")
 
@@ -126,14 +126,9 @@ def __getattr__(name: str) -> Any:
     try:
         module = importlib.import_module(f"{__name__}.{_MODULE_OF[name]}")
     except ModuleNotFoundError as error:
-        extra = _EXTRAS.get(error.name or "")
-        if extra is None:
-            raise
-        raise ModuleNotFoundError(
-            f"{name} needs {error.name}, which is not installed: install fencing with the extra [{extra}]",
-            name=error.name,
-            path=error.path,
-        ) from error
+        from fencing.kernel.extras import raise_missing
+
+        raise_missing(name, error)
     value = getattr(module, name)
     globals()[name] = value
     return value

@@ -82,7 +82,6 @@ _NEEDED_BY = {
 }
 _LEAST_SQLALCHEMY = 2
 _OF_LOCKS = ("Fence", "Mark", "OutcomeUnknown", "StaleFence", "UnclaimedFence", "hold_all")
-_EXTRA_WITH = {"httpx2": "http", "obstore": "objectstore", "psycopg": "psycopg", "sqlalchemy": "sqlalchemy"}
 
 
 def __getattr__(name: str) -> Any:
@@ -95,14 +94,9 @@ def __getattr__(name: str) -> Any:
     try:
         module = importlib.import_module(f"{__name__}.{_MODULE_OF[name]}")
     except ModuleNotFoundError as error:
-        if error.name not in _EXTRA_WITH:
-            raise
-        extra = _EXTRA_WITH[error.name]
-        raise ModuleNotFoundError(
-            f"{name} needs {error.name}, which is not installed: install fencing with the extra [{extra}]",
-            name=error.name,
-            path=error.path,
-        ) from error
+        from fencing.kernel.extras import raise_missing
+
+        raise_missing(name, error)
     except ImportError as error:
         needed = _needed_by(_MODULE_OF[name])
         if needed != "sqlalchemy" or _major_version(needed) >= _LEAST_SQLALCHEMY:

@@ -1,7 +1,8 @@
 """What environment variables say about the servers of tests and demos.
 
-What names a server, or the program of one, begins with FENCING_TEST_: tests empty such a server. FENCING_SERVERS
-says where the other servers come from, in which order.
+What names a server, or the program of one, begins with FENCING_TEST_: tests empty such a server. So the URLs that the
+command line reads, such as FENCING_REDIS_URL, are read here by none. FENCING_SERVERS says where the other servers come
+from, in which order.
 """
 
 import os
@@ -11,23 +12,9 @@ from examples.servers.local import ServerError
 SOURCES_VARIABLE = "FENCING_SERVERS"
 SOURCES = ("path", "wheels", "docker")
 
-_RENAMED = {
-    name: name.replace("FENCING_", "FENCING_TEST_")
-    for name in (
-        "FENCING_REDIS_URL",
-        "FENCING_POSTGRES_URL",
-        "FENCING_MYSQL_URL",
-        "FENCING_AZURITE",
-        "FENCING_S3RVER",
-    )
-}
-
 
 def check_variables() -> None:
-    """Raise ServerError where a variable has a name from before, which is read no more, or an unknown word."""
-    for old, new in _RENAMED.items():
-        if os.environ.get(old):
-            raise ServerError(f"{old} is not read any more: set {new} instead, and unset {old}")
+    """Raise ServerError where a variable has an unknown word."""
     sources()
 
 

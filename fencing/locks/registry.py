@@ -10,7 +10,9 @@ import importlib
 import re
 from collections.abc import Iterable
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fencing.locks.urls import scheme_of
 
 if TYPE_CHECKING:
     from fencing.locks.coordinator import CoordinatorBase
@@ -27,18 +29,19 @@ class Registration(NamedTuple):
     async_coordinator: str | None
     such_as: str
     async_such_as: str
+    connect: str | None = None
 
     def load(self, asynchronous: bool) -> type[CoordinatorBase] | None:
         """Import the class of this side, and return it; None: there is none."""
         home = self.async_coordinator if asynchronous else self.coordinator
-        return None if home is None else _class_at(home)
+        found: type[CoordinatorBase] | None = None if home is None else _found_at(home)
+        return found
 
 
 @cache
-def _class_at(home: str) -> type[CoordinatorBase]:
+def _found_at(home: str) -> Any:
     module, _, name = home.partition(":")
-    found: type[CoordinatorBase] = getattr(importlib.import_module(module), name)
-    return found
+    return getattr(importlib.import_module(module), name)
 
 
 _clients: dict[str, dict[str, Registration]] = {}  # by the first part of the name, and by the name
@@ -50,6 +53,7 @@ def register(
     coordinator: str | None = None,
     async_coordinator: str | None = None,
     schemes: Iterable[str] = (),
+    connect: str | None = None,
     such_as: str = "",
     async_such_as: str = "",
 ) -> None:
@@ -65,6 +69,8 @@ def register(
             takes a client as its only argument without a default.
         async_coordinator: its class for asyncio, likewise.
         schemes: of its URLs, such as ``"etcd"``. A scheme also stands for those that follow it with a plus sign.
+        connect: the function that makes a coordinator of a URL, such as ``"my_package.urls:connect"``. It takes the
+            URL, the class and the dictionary of the coordinator's options, and ``asynchronous=``.
         such_as: how error messages name a client, such as ``"a KazooClient"``.
         async_such_as: the same for asyncio.
 
@@ -72,8 +78,8 @@ def register(
         TypeError, ValueError: an argument has a wrong form, or another kind is registered for that. Nothing was
             registered.
     """
-    schemes = _check_registered(clients, coordinator, async_coordinator, schemes)
-    made = Registration(coordinator, async_coordinator, such_as, async_such_as or such_as)
+    schemes = _check_registered(clients, coordinator, async_coordinator, schemes, connect)
+    made = Registration(coordinator, async_coordinator, such_as, async_such_as or such_as, connect)
     for name in clients:
         _check_free(name, _clients.get(name.partition(".")[0], {}).get(name), made)
     for scheme in schemes:
@@ -84,7 +90,11 @@ def register(
 
 
 def _check_registered(
-    clients: tuple[str, ...], coordinator: str | None, async_coordinator: str | None, schemes: Iterable[str]
+    clients: tuple[str, ...],
+    coordinator: str | None,
+    async_coordinator: str | None,
+    schemes: Iterable[str],
+    connect: str | None,
 ) -> tuple[str, ...]:
     if isinstance(schemes, str):
         raise TypeError(f"schemes must be several texts, not one; write schemes=[{schemes!r}]")
@@ -93,9 +103,11 @@ def _check_registered(
         raise TypeError("a registration needs a coordinator, an async_coordinator or both")
     if not clients and not schemes:
         raise TypeError("a registration needs the class of a client, a scheme or both")
+    if (connect is None) is not (not schemes):
+        raise TypeError("schemes and connect= belong together: pass both, or none")
     for form, texts in (
         (r"[^\W\d]\w*(\.[^\W\d]\w*)*", clients),
-        (r"[\w.]+:\w+", [each for each in (coordinator, async_coordinator) if each is not None]),
+        (r"[\w.]+:\w+", [each for each in (coordinator, async_coordinator, connect) if each is not None]),
         (r"[a-z][a-z0-9.+-]*", schemes),
     ):
         for text in texts:
@@ -121,6 +133,7 @@ register(
     coordinator="fencing.redis.coordinator:RedisCoordinator",
     async_coordinator="fencing.redis.coordinator_async:AsyncRedisCoordinator",
     schemes=["redis", "rediss", "unix"],
+    connect="fencing.redis.urls:connect",
     such_as="a redis.Redis",
     async_such_as="a redis.asyncio.Redis",
 )
@@ -128,7 +141,8 @@ register(
     "sqlalchemy",
     coordinator="fencing.sql.coordinator:SQLCoordinator",
     async_coordinator="fencing.sql.coordinator_async:AsyncSQLCoordinator",
-    schemes=["postgresql", "mysql", "mariadb", "sqlite"],
+    schemes=["postgresql", "postgres", "mysql", "mariadb", "sqlite"],
+    connect="fencing.sql.urls:connect",
     such_as="an engine of SQLAlchemy",
 )
 register(
@@ -136,16 +150,25 @@ register(
     coordinator="fencing.zookeeper.coordinator:ZooKeeperCoordinator",
     async_coordinator="fencing.zookeeper.coordinator_async:AsyncZooKeeperCoordinator",
     schemes=["zookeeper"],
+    connect="fencing.zookeeper.urls:connect",
     such_as="a kazoo.client.KazooClient",
+)
+register(
+    coordinator="fencing.etcd.coordinator:EtcdCoordinator",
+    async_coordinator="fencing.etcd.coordinator_async:AsyncEtcdCoordinator",
+    schemes=["etcd", "etcds"],
+    connect="fencing.etcd.urls:connect",
 )
 
 
-def class_for_scheme(scheme: str, *, asynchronous: bool) -> type[CoordinatorBase]:
-    """Return the class of the coordinators of a URL's scheme, such as ``"redis"`` or ``"postgresql+psycopg"``.
+def connect(url: str, options: dict[str, Any], *, asynchronous: bool) -> CoordinatorBase:
+    """Return a new coordinator of the kind that has registered the URL's scheme, such as ``"postgresql+psycopg"``.
 
     Raises:
-        ValueError: nobody has registered it, or not for this side. The message has those that there are.
+        ValueError: nobody has registered it, or not for this side; or the URL is wrong. The message has the schemes
+            that there are.
     """
+    scheme = scheme_of(url)
     for name in (scheme, scheme.partition("+")[0]):
         if name not in _schemes:
             _load_entry_points()
@@ -153,7 +176,10 @@ def class_for_scheme(scheme: str, *, asynchronous: bool) -> type[CoordinatorBase
             found = _schemes[name].load(asynchronous)
             if found is None:
                 raise ValueError(f"{scheme!r} has no coordinator for {'asyncio' if asynchronous else 'threads'}")
-            return found
+            home = _schemes[name].connect
+            assert home is not None
+            made: CoordinatorBase = _found_at(home)(url, found, options, asynchronous=asynchronous)
+            return made
     raise ValueError(f"{scheme!r} is no scheme of a coordinator; those are {', '.join(sorted(_schemes))}")
 
 

@@ -14,16 +14,12 @@ import sqlalchemy
 
 from fencing import (
     AsyncFencedLock,
-    AsyncRedisCoordinator,
-    AsyncSQLCoordinator,
     FencedLock,
     LockTable,
     MemoryCoordinator,
-    RedisCoordinator,
-    SQLCoordinator,
 )
 from fencing.locks import registry
-from fencing.locks.registry import class_for_scheme, register
+from fencing.locks.registry import connect, register
 
 MODULE = "their_package.coordinator"
 
@@ -44,6 +40,11 @@ class TheirCoordinator(MemoryCoordinator):
         super().__init__(client.table, **options)
 
 
+def connect_to_theirs(url: str, coordinator: Any, options: dict[str, Any], *, asynchronous: bool) -> Any:
+    assert not asynchronous
+    return coordinator(TheirClient(), **options)
+
+
 @pytest.fixture(autouse=True)
 def _registrations_of_this_test(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_clients", {first: dict(names) for first, names in registry._clients.items()})
@@ -51,11 +52,14 @@ def _registrations_of_this_test(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_loaded", set())
     module: Any = ModuleType(MODULE)
     module.TheirCoordinator = TheirCoordinator
+    module.connect = connect_to_theirs
     monkeypatch.setitem(sys.modules, MODULE, module)
 
 
 def register_theirs(**more: Any) -> None:
     name = f"{TheirClient.__module__}.{TheirClient.__qualname__}"
+    if more:
+        more["connect"] = f"{MODULE}:connect"
     register(name, coordinator=f"{MODULE}:TheirCoordinator", such_as="a TheirClient", **more)
 
 
@@ -87,7 +91,7 @@ def test_a_side_that_is_missing() -> None:
     with pytest.raises(TypeError, match="AsyncFencedLock takes a client for asyncio; there is no such coordinator for"):
         AsyncFencedLock(TheirClient(), "r")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="'theirs' has no coordinator for asyncio"):
-        class_for_scheme("theirs", asynchronous=True)
+        connect("theirs://", {}, asynchronous=True)
 
 
 def test_an_error_names_the_registered_clients() -> None:
@@ -102,29 +106,15 @@ def test_an_error_names_the_registered_clients() -> None:
         AsyncFencedLock(5, "r")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("scheme", "kinds"),
-    [
-        ("redis", (RedisCoordinator, AsyncRedisCoordinator)),
-        ("rediss", (RedisCoordinator, AsyncRedisCoordinator)),
-        ("unix", (RedisCoordinator, AsyncRedisCoordinator)),
-        ("sqlite", (SQLCoordinator, AsyncSQLCoordinator)),
-        ("postgresql+psycopg", (SQLCoordinator, AsyncSQLCoordinator)),
-        ("mysql+pymysql", (SQLCoordinator, AsyncSQLCoordinator)),
-        ("mariadb", (SQLCoordinator, AsyncSQLCoordinator)),
-    ],
-)
-def test_a_scheme_names_a_coordinator(scheme: str, kinds: tuple[type, type]) -> None:
-    assert tuple(class_for_scheme(scheme, asynchronous=each) for each in (False, True)) == kinds
-
-
 def test_a_scheme_that_nobody_has_registered() -> None:
     with pytest.raises(
-        ValueError, match="'theirs' is no scheme of a coordinator; those are mariadb, mysql, postgresql"
+        ValueError, match="'theirs' is no scheme of a coordinator; those are etcd, etcds, mariadb, mysql, postgres"
     ):
-        class_for_scheme("theirs", asynchronous=False)
+        connect("theirs://", {}, asynchronous=False)
     register_theirs(schemes=["theirs", "theirs+tls"])
-    assert class_for_scheme("theirs+tls", asynchronous=False) is TheirCoordinator
+    assert type(connect("theirs+tls://host", {}, asynchronous=False)) is TheirCoordinator
+    with pytest.raises(ValueError, match="ttl"):
+        connect("theirs+more://host", {"ttl": 0}, asynchronous=False)
 
 
 @pytest.mark.parametrize(
@@ -136,10 +126,17 @@ def test_a_scheme_that_nobody_has_registered() -> None:
         (["a.B"], {"coordinator": "a.B"}, r"'a\.B' is no such name"),
         (["a.B"], {"coordinator": MemoryCoordinator}, "takes names, not <class"),
         ([TheirClient], {"coordinator": "a:B"}, "takes names, not <class"),
-        ([], {"coordinator": "a:B", "schemes": ["a://"]}, "'a://' is no such name"),
+        ([], {"coordinator": "a:B", "schemes": ["a://"], "connect": "a:b"}, "'a://' is no such name"),
         ([], {"coordinator": "a:B", "schemes": "ab"}, r"write schemes=\['ab'\]"),
+        ([], {"coordinator": "a:B", "schemes": ["a"]}, "schemes and connect= belong together"),
+        (["a.B"], {"coordinator": "a:B", "connect": "a:b"}, "schemes and connect= belong together"),
+        ([], {"coordinator": "a:B", "schemes": ["a"], "connect": "a.b"}, r"'a\.b' is no such name"),
         (["redis"], {"coordinator": "a:B"}, "'redis' is registered already, for fencing.redis.coordinator:Redis"),
-        (["a.B"], {"coordinator": "a:B", "schemes": ["sqlite"]}, "'sqlite' is registered already, for fencing.sql"),
+        (
+            ["a.B"],
+            {"coordinator": "a:B", "schemes": ["sqlite"], "connect": "a:b"},
+            "'sqlite' is registered already, for fencing.sql",
+        ),
     ],
 )
 def test_a_wrong_registration(clients: Any, options: dict[str, Any], says: str) -> None:
@@ -162,12 +159,13 @@ def test_another_package_need_not_be_imported(tmp_path: Path, monkeypatch: pytes
     )
     (tmp_path / "their_registration.py").write_text(
         "from fencing.locks.registry import register\n"
-        f"register({TheirClient.__module__!r}, coordinator='{MODULE}:TheirCoordinator', schemes=['theirs'])\n"
+        f"register({TheirClient.__module__!r}, coordinator='{MODULE}:TheirCoordinator', "
+        f"schemes=['theirs'], connect='{MODULE}:connect')\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "their_registration", raising=False)
     FencedLock(sqlalchemy.create_engine(f"sqlite:///{tmp_path}/locks.db"), "r")
     assert "their_registration" not in sys.modules, "ours need no look at other packages"
     assert type(FencedLock(TheirClient(), "r").coordinator) is TheirCoordinator  # type: ignore[arg-type]
-    assert class_for_scheme("theirs", asynchronous=False) is TheirCoordinator
+    assert type(connect("theirs://host", {}, asynchronous=False)) is TheirCoordinator
     monkeypatch.delitem(sys.modules, "their_registration")

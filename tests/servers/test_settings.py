@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from examples.gc_pause.__main__ import main
 from examples.servers import (
     RedisServer,
     ServerError,
@@ -17,13 +15,13 @@ from examples.servers import (
     find_postgres_binaries,
     find_redis_binaries,
     settings,
-    start_postgres,
     start_redis,
 )
 from examples.servers.summary import summary
-from tests.support.servers import find_s3rver, start_mariadb
+from fencing.cli.services import KINDS, REDLOCK
 
-OLD = ("FENCING_REDIS_URL", "FENCING_POSTGRES_URL", "FENCING_MYSQL_URL", "FENCING_AZURITE", "FENCING_S3RVER")
+ROOT = Path(__file__).resolve().parents[2]
+OF_THE_COMMAND_LINE = tuple(kind.variable for kind in (*KINDS, REDLOCK))
 
 
 @pytest.fixture
@@ -33,36 +31,15 @@ def configure(request: pytest.FixtureRequest) -> Callable[[], None]:
     return conftest.pytest_configure  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("old", OLD)
-def test_a_variable_of_an_old_name_is_refused_with_the_new_one(
-    old: str, configure: Callable[[], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(old, "redis://example.invalid")
-    said = f"{old} is not read any more: set {old.replace('FENCING', 'FENCING_TEST')} instead"
-    with pytest.raises(pytest.UsageError, match=said):
-        configure()
-    starts: tuple[Any, ...] = (start_redis, start_postgres, start_mariadb, find_s3rver)
-    for start in starts:
-        with pytest.raises(ServerError, match=said):
-            start()
-
-
-def test_an_empty_variable_of_an_old_name_is_none(
-    configure: Callable[[], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for old in OLD:
-        monkeypatch.setenv(old, "")
-    configure()
-
-
-def test_a_demo_refuses_it_before_it_starts_anything(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    monkeypatch.setenv("FENCING_REDIS_URL", "redis://example.invalid")
-    assert main(["--html", os.fspath(tmp_path / "page.html")]) == 1
-    said = capsys.readouterr()
-    assert "set FENCING_TEST_REDIS_URL instead" in said.err
-    assert not said.out.strip()
+@pytest.mark.parametrize("name", OF_THE_COMMAND_LINE)
+def test_the_servers_of_the_command_line_are_left_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests and demos empty what they name."""
+    monkeypatch.setenv(name, "redis://example.invalid")
+    with start_redis() as server:
+        assert server.host == "127.0.0.1"
+    for file in (*ROOT.glob("tests/**/*.py"), *ROOT.glob("examples/**/*.py")):
+        if file != Path(__file__) and "cli" not in file.parts:
+            assert name not in file.read_text("utf-8").replace("such as FENCING_REDIS_URL", ""), file
 
 
 def test_sources_come_in_the_order_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

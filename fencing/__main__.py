@@ -1,0 +1,7 @@
+"""``python -m fencing`` is the command ``fencing``."""
+
+import sys
+
+from fencing.cli import main
+
+sys.exit(main())

@@ -1,0 +1,123 @@
+"""The URLs of Redis, and the clients that they name: see docs/guide/urls.md."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from urllib.parse import quote
+
+import redis
+import redis.asyncio
+import redis.asyncio.cluster
+import redis.asyncio.sentinel
+import redis.cluster
+import redis.connection
+import redis.sentinel
+
+from fencing.kernel.errors import CoordinatorUnavailable
+from fencing.locks.urls import Url, parse, scheme_of
+
+DEFAULT_PORT = 6379
+DEFAULT_SENTINEL_PORT = 26379
+
+_SUCH_AS = {
+    "": "redis://localhost:6379/0",
+    "cluster": "redis+cluster://host1:6379,host2:6379",
+    "sentinel": "redis+sentinel://host1:26379,host2:26379/service/0",
+}
+_OF_SENTINEL = ("sentinel_username", "sentinel_password")
+
+
+def connect(url: str, coordinator: Any, options: dict[str, Any], *, asynchronous: bool) -> Any:
+    """Return a coordinator of this class for a URL: see :func:`client_of`."""
+    return coordinator(client_of(url, asynchronous=asynchronous), **options)
+
+
+def client_of(url: str, *, asynchronous: bool) -> Any:
+    """Return the client of a URL.
+
+    Args:
+        url: ``redis://``, ``rediss://`` or ``unix://`` as redis-py has them; with ``+cluster`` or ``+sentinel`` behind
+            the scheme, several hosts. Its options are those of redis-py.
+        asynchronous: whether it is one of ``redis.asyncio``.
+
+    Raises:
+        TypeError, ValueError: the URL is wrong.
+        CoordinatorUnavailable: no node of a Cluster answers.
+    """
+    library: Any = redis.asyncio if asynchronous else redis
+    secure, _, kind = scheme_of(url).partition("+")
+    if secure == "unix":
+        return _usable(library.Redis.from_url(url))
+    if kind not in _SUCH_AS:
+        raise ValueError(
+            f"{secure}+{kind}:// is no scheme of Redis; write redis://, redis+cluster:// or redis+sentinel://"
+        )
+    parsed = parse(url, DEFAULT_SENTINEL_PORT if kind == "sentinel" else DEFAULT_PORT, such_as=_SUCH_AS[kind])
+    if kind == "sentinel":
+        return _master(parsed, secure == "rediss", library)
+    database = _database(parsed, parsed.path)
+    if kind == "cluster":
+        return _cluster(parsed, secure == "rediss", database, library)
+    if len(parsed.hosts) > 1:
+        raise ValueError(
+            f"a URL of {secure}:// names one server, not {len(parsed.hosts)}: write {secure}+cluster:// or "
+            f"{secure}+sentinel:// for several, or one URL for each node of Redlock"
+        )
+    return _usable(library.Redis.from_url(url))
+
+
+def _cluster(parsed: Url, secure: bool, database: int, library: Any) -> Any:
+    if database:
+        raise ValueError(f"a Redis Cluster has the database 0 alone, not {database}")
+    options = {**_options(parsed, 0), "ssl": secure}
+    del options["db"]
+    hosts = [library.cluster.ClusterNode(host, port) for host, port in parsed.hosts]
+    try:
+        return library.RedisCluster(startup_nodes=hosts, **options)
+    except TypeError as error:
+        raise ValueError(f"a URL has an option that redis-py does not know: {error}") from None
+    except (redis.RedisError, redis.exceptions.RedisClusterException) as error:  # the second is not the first
+        places = ", ".join(f"{host}:{port}" for host, port in parsed.hosts)
+        raise CoordinatorUnavailable(f"no node of the Redis Cluster at {places} answers: {error}") from error
+
+
+def _master(parsed: Url, secure: bool, library: Any) -> Any:
+    service, _, database = parsed.path.partition("/")
+    if not service:
+        raise ValueError(f"a URL of Sentinels names the service, as in {_SUCH_AS['sentinel']!r}")
+    named = [name for name in _OF_SENTINEL if name in parsed.options]
+    of_sentinel: dict[str, Any] = {name.removeprefix("sentinel_"): parsed.options[name] for name in named}
+    options = _options(parsed, _database(parsed, database))
+    if secure:
+        of_sentinel |= {"ssl": True, **{name: value for name, value in options.items() if name.startswith("ssl_")}}
+        options["ssl"] = True
+    try:
+        sentinel = library.sentinel.Sentinel(list(parsed.hosts), sentinel_kwargs=of_sentinel, **options)
+    except TypeError as error:
+        raise ValueError(f"a URL has an option that redis-py does not know: {error}") from None
+    return _usable(sentinel.master_for(service))
+
+
+def _options(parsed: Url, database: int) -> dict[str, Any]:
+    """Return the options of redis-py, in its own types."""
+    query = "&".join(f"{name}={quote(value)}" for name, value in parsed.options.items() if name not in _OF_SENTINEL)
+    options: dict[str, Any] = redis.connection.parse_url(f"redis://?{query}")  # type: ignore[no-untyped-call]
+    options.setdefault("db", database)
+    account = {"username": parsed.username, "password": parsed.password}
+    return options | {name: value for name, value in account.items() if value is not None}
+
+
+def _database(parsed: Url, path: str) -> int:
+    if not re.fullmatch(r"[0-9]{0,9}", path, re.ASCII):
+        raise ValueError(f"the path of a URL of {parsed.scheme}:// is the number of a database, not {path!r:.100}")
+    return int(path or 0)
+
+
+def _usable(client: Any) -> Any:
+    """Return the client, if its connections take its options."""
+    try:
+        client.connection_pool.make_connection()  # without connecting
+    except TypeError as error:
+        raise ValueError(f"a URL has an option that redis-py does not know: {error}") from None
+    return client

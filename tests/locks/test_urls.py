@@ -1,0 +1,258 @@
+"""One URL for each kind of coordinator: what it may have, and that no message shows its secrets."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+import redis
+from sqlalchemy import create_engine
+
+import fencing
+from examples.servers import RedisCluster, RedisServer, SentinelServers
+from examples.servers.etcd import EtcdServer, start_etcd
+from examples.servers.zookeeper import ZooKeeperServer
+from fencing import AsyncRedlockCoordinator, CoordinatorUnavailable, RedlockCoordinator, SQLCoordinator
+from fencing.locks.urls import parse, redacted
+from tests.support.fixtures import RedisFactory
+from tests.support.sides import Side
+from tests.support.tls import Tls, TlsOfBothSides
+
+SUCH_AS = "x://host"
+
+
+def parts(url: str) -> tuple[Any, ...]:
+    return tuple(parse(url, 7, such_as=SUCH_AS))
+
+
+@pytest.mark.parametrize(
+    ("url", "found"),
+    [
+        ("x://", ("x", None, None, (("localhost", 7),), "", {})),
+        ("X+Y://Host", ("x+y", None, None, (("Host", 7),), "", {})),
+        (
+            "x://a:1,b,[::1]:3/p/q?r=s&t=",
+            ("x", None, None, (("a", 1), ("b", 7), ("::1", 3)), "p/q", {"r": "s", "t": ""}),
+        ),
+        ("x://me:p%40ss%2Fword@a", ("x", "me", "p@ss/word", (("a", 7),), "", {})),
+        ("x://:secret@a/", ("x", None, "secret", (("a", 7),), "", {})),
+        ("x://me@a/%2Fabs", ("x", "me", None, (("a", 7),), "/abs", {})),
+        ("x://a?o=%26%20", ("x", None, None, (("a", 7),), "", {"o": "& "})),
+    ],
+)
+def test_the_parts_of_a_url(url: str, found: tuple[Any, ...]) -> None:
+    assert parts(url) == found
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("x://a:b", "with a port of digits; 'a:b' is none"),
+        ("x://a:0", "a port is a number from 1 to 65535, not 0"),
+        ("x://a:65536", "a port is a number from 1 to 65535, not 65536"),
+        ("x://a,,b", "'' is none"),
+        ("x://::1", "'::1' is none"),
+        ("x://a?o=1&o=2", "names an option once; 'o' is there twice"),
+        ("x://a#f", "is no URL such as 'x://host'"),
+        ("x:/a", "is no URL"),
+        ("", "has 1 to 4096 characters, not 0"),
+        ("x://" + "a" * 4096, "has 1 to 4096 characters, not 4100"),
+        ("x://a b", "neither blanks nor characters that are not printable"),
+        ("x://a\n", "neither blanks nor"),
+        (f"x://{','.join('a' * 33)}", "up to 32 hosts, not 33"),
+    ],
+)
+def test_what_is_no_url(url: str, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        parts(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://me:s3cr3t@host/0", "redis://me:***@host/0"),
+        ("redis://:s3cr3t@host/0?a=b", "redis://:***@host/0?a=b"),
+        ("redis://me:s3/cr@3t@host/0", "redis://me:***@host/0"),
+        ("redis://me@host/0", "redis://me@host/0"),
+        ("redis://host/0?password=s3cr3t&db=1", "redis://host/0?password=***&db=1"),
+        ("redis+sentinel://h/s/0?sentinel_password=s3cr3t", "redis+sentinel://h/s/0?sentinel_password=***"),
+        ("me:s3cr3t@host", "me:***@host"),
+        ("host/file@home", "host/file@home"),
+        ("", ""),
+    ],
+)
+def test_a_secret_is_not_shown(url: str, shown: str) -> None:
+    assert redacted(url) == shown
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        (5, "takes a URL such as"),
+        (b"redis://h", "takes a URL such as"),
+        ("redis", "is no URL: write its scheme first"),
+        ("me:s3cr3t@host", "is no URL: write its scheme first"),
+        ("consul://me:s3cr3t@h", "'consul' is no scheme of a coordinator; those are etcd"),
+        ("redis://me:s3cr3t@h1,h2", r"names one server, not 2: write redis\+cluster://"),
+        ("redis://me:s3cr3t@h/zero", "is the number of a database, not 'zero'"),
+        ("redis://me:s3cr3t@h?nonsense=1", "an option that redis-py does not know: .*nonsense"),
+        ("redis://me:s3cr3t@h?socket_timeout=soon", "Invalid value for 'socket_timeout'"),
+        ("unix:///tmp/x?nonsense=1", "an option that redis-py does not know: .*nonsense"),
+        ("redis+ring://me:s3cr3t@h", r"redis\+ring:// is no scheme of Redis"),
+        ("redis+cluster://me:s3cr3t@h/1", "has the database 0 alone, not 1"),
+        ("redis+sentinel://me:s3cr3t@h/", "names the service, as in"),
+        ("redis+sentinel://me:s3cr3t@h/s/x", "is the number of a database, not 'x'"),
+        ("redis+sentinel://me:s3cr3t@h/s?nonsense=1", "an option that redis-py does not know: .*nonsense"),
+        ("postgresql://me:s3cr3t@h", "names no database: postgresql://user@host/database"),
+        ("postgresql://me:s3cr3t@h:port/d", "is no URL of SQLAlchemy|invalid literal"),
+        ("postgresql+nothing://me:s3cr3t@h/d", "is no URL of SQLAlchemy"),
+        ("etcd://me:s3cr3t@h/path", "has no path, not 'path'"),
+        ("etcd://me:s3cr3t@h?ca=x", "of etcd:// has no option 'ca'; it takes none"),
+        ("etcds://me:s3cr3t@h?pem=x", "has no option 'pem'; it takes ca, cert, key"),
+        ("etcds://me:s3cr3t@h?key=x", "name it by cert="),
+        ("etcds://me:s3cr3t@h?ca=/nowhere", "cannot be used: .*No such file"),
+        ("etcd://:s3cr3t@h", "user and password are texts: pass both"),
+        ("zookeeper://me:s3cr3t@h?o=1", "of zookeeper:// has no option 'o'"),
+        (["redis://h1", "redis://h2"], "odd number|at least 3"),
+        (["redis://h1", "redis://h2", "etcd://me:s3cr3t@h"], "several URLs are the nodes of Redlock: .*etcd://me:"),
+        ([], "at least 3|odd"),
+    ],
+)
+@pytest.mark.parametrize("connect", [fencing.connect, fencing.connect_async])
+def test_a_wrong_url_is_refused_at_once(connect: Any, url: Any, says: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=says) as refused:
+        connect(url)
+    error: BaseException | None = refused.value
+    while error is not None:
+        assert "s3cr3t" not in str(error)
+        error = error.__cause__
+
+
+def test_a_wrong_option_is_refused() -> None:
+    with pytest.raises(ValueError, match="ttl"):
+        fencing.connect("redis://h", ttl=0)
+
+
+def takes_a_lock(side: Side, url: Any, **options: Any) -> Any:
+    """Two coordinators of the URL exclude one another. Return their class."""
+    connect: Any = fencing.connect_async if side.asynchronous else fencing.connect
+    one, two = connect(url, **options), connect(url, **options)
+    try:
+        lock = one.lock("urls")
+        lease = side.call(lock.acquire, 30)
+        assert side.call(two.lock("urls").try_acquire) is None
+        side.call(lease.release)
+        return type(one)
+    finally:
+        side.call(one.close)
+        side.call(two.close)
+
+
+def place_of(server: Any) -> str:
+    return f"{server.host}:{server.port}"
+
+
+def test_one_redis(side: Side, any_redis: RedisServer) -> None:
+    url = f"redis://{place_of(any_redis)}/3?socket_timeout=5"
+    assert takes_a_lock(side, url, ttl=5).__name__.endswith("RedisCoordinator")
+    with redis.Redis(host=any_redis.host, port=any_redis.port, db=3) as client:
+        assert client.dbsize()
+
+
+@pytest.mark.thorough
+def test_credentials_and_tls(side: Side, fresh_redis: RedisFactory, tmp_path: Path) -> None:
+    tls = Tls(tmp_path)
+    server = fresh_redis(version="7", extra_args=[*tls.arguments, "--requirepass", "s3/cr@t"])
+    secret = quote("s3/cr@t", safe="")
+    takes_a_lock(side, f"rediss://:{secret}@{place_of(server)}/0?ssl_ca_certs={tls.certificate}")
+    with pytest.raises(CoordinatorUnavailable, match="refused the credentials"):
+        takes_a_lock(side, f"rediss://:wrong@{place_of(server)}/0?ssl_ca_certs={tls.certificate}")
+
+
+@pytest.mark.thorough
+def test_a_unix_socket(side: Side, fresh_redis: RedisFactory, tmp_path: Path) -> None:
+    with TemporaryDirectory() as short:  # a path of a socket has about a hundred characters
+        fresh_redis(extra_args=["--unixsocket", f"{short}/redis"])
+        takes_a_lock(side, f"unix://{short}/redis?db=2")
+
+
+@pytest.mark.thorough
+def test_a_cluster(side: Side, redis_cluster: RedisCluster) -> None:
+    hosts = ",".join(place_of(node) for node in redis_cluster.servers)
+    takes_a_lock(side, f"redis+cluster://127.0.0.1:1,{hosts}/0?socket_timeout=5")
+
+
+def test_a_cluster_that_is_away() -> None:
+    with pytest.raises(CoordinatorUnavailable, match=r"Redis Cluster.* 127\.0\.0\.1:1"):
+        fencing.connect("redis+cluster://me:s3cr3t@127.0.0.1:1")
+
+
+@pytest.mark.thorough
+def test_sentinels(side: Side, sentinels: SentinelServers) -> None:
+    hosts = ",".join(f"{host}:{port}" for host, port in sentinels.addresses)
+    takes_a_lock(side, f"redis+sentinel://{hosts}/{sentinels.service}/1")
+
+
+@pytest.mark.thorough
+def test_redlock(side: Side, fresh_redis: RedisFactory) -> None:
+    urls = [fresh_redis().url for _ in range(3)]
+    kind = AsyncRedlockCoordinator if side.asynchronous else RedlockCoordinator
+    assert takes_a_lock(side, urls, ttl=0.5) is kind
+
+
+@pytest.mark.parametrize("scheme", ["postgresql", "postgres", "postgresql+psycopg"])
+@pytest.mark.thorough
+def test_postgresql(side: Side, postgres_url: str, scheme: str) -> None:
+    SQLCoordinator(create_engine(postgres_url)).create_tables()
+    takes_a_lock(side, f"{scheme}://{postgres_url.partition('://')[2]}")
+
+
+@pytest.mark.parametrize("scheme", ["mysql", "mariadb"])
+@pytest.mark.thorough
+def test_mariadb(side: Side, mariadb_url: str, scheme: str) -> None:
+    SQLCoordinator(create_engine(mariadb_url)).create_tables()
+    takes_a_lock(side, f"{scheme}://{mariadb_url.partition('://')[2]}")
+
+
+def test_sqlite(side: Side, tmp_path: Path) -> None:
+    takes_a_lock(side, f"sqlite:///{tmp_path}/locks.db")
+
+
+@pytest.mark.thorough
+def test_etcd(side: Side, etcd_server: EtcdServer) -> None:
+    takes_a_lock(side, f"etcd://127.0.0.1:1,{place_of(etcd_server)}")
+
+
+@pytest.mark.thorough
+def test_etcd_with_certificates_of_both_sides(side: Side, tmp_path: Path) -> None:
+    tls = TlsOfBothSides(tmp_path)
+    with start_etcd(extra_args=tls.arguments, own=True) as server:
+        files = f"ca={tmp_path}/authority.pem&cert={tmp_path}/worker.pem&key={tmp_path}/worker.key"
+        takes_a_lock(side, f"etcds://{place_of(server)}?{files}")
+
+
+@pytest.mark.thorough
+def test_zookeeper(side: Side, zookeeper_server: ZooKeeperServer) -> None:
+    zookeeper_hosts = place_of(zookeeper_server)
+    takes_a_lock(side, f"zookeeper://{zookeeper_hosts}")
+    takes_a_lock(side, f"zookeeper://me:secret@{zookeeper_hosts}")
+
+
+@pytest.mark.parametrize(
+    ("package", "url", "extra"),
+    [
+        ("kazoo", "zookeeper://h", "zookeeper"),
+        pytest.param("sqlalchemy", "sqlite:///x", "sqlalchemy", marks=pytest.mark.thorough),
+        pytest.param("pymysql", "mysql://h/d", "mysql", marks=pytest.mark.thorough),
+        ("httptools", "etcd://h", "etcd"),
+    ],
+)
+def test_a_package_that_is_missing_is_named(package: str, url: str, extra: str) -> None:
+    program = f"import sys; sys.modules[{package!r}] = None\nimport fencing\nfencing.connect({url!r})"
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False).stderr
+    assert f"needs {package}, which is not installed: install fencing with the extra [{extra}]" in said
