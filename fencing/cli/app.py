@@ -22,6 +22,7 @@ from fencing import (
     __version__,
 )
 from fencing.cli import holders, status
+from fencing.cli.doctor import command as doctors
 from fencing.cli.output import say, warn
 from fencing.cli.services import NoUrl, takes_services
 
@@ -60,6 +61,7 @@ def _main(
 
 
 app.command("holder")(takes_services(holders.holder))
+app.command("doctor")(takes_services(doctors.doctor))
 
 
 def run(arguments: list[str] | None = None) -> int:

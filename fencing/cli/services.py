@@ -98,14 +98,19 @@ class Services:
         return url if isinstance(url, str) else None
 
 
-def local_url() -> str:
-    """Return the URL of the database of ``--local``, in the user's folder for state, and make that folder.
+def local_file() -> Path:
+    """Return the path of the database of ``--local``, in the user's folder for state.
 
     Source of the folder: XDG Base Directory Specification 0.8, ``XDG_STATE_HOME``.
     """
-    folder = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "fencing"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return f"sqlite:///{folder / 'locks.db'}"
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "fencing" / "locks.db"
+
+
+def local_url() -> str:
+    """Return the URL of the database of ``--local``, and make its folder."""
+    file = local_file()
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return f"sqlite:///{file}"
 
 
 def takes_services(command: Callable[..., int]) -> Callable[..., int]:

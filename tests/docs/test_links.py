@@ -57,6 +57,17 @@ def test_each_page_that_code_names_is_there(folder: str) -> None:
     assert not missing
 
 
+def test_each_heading_that_the_doctor_names_is_there() -> None:
+    named = {
+        link
+        for file in sorted((ROOT / "fencing" / "cli" / "doctor").rglob("*.py"))
+        for link in re.findall(r'"(docs/[^"]+)"', file.read_text("utf-8"))
+    }
+    assert len(named) > 10
+    pages = [link.partition("#") for link in sorted(named)]
+    assert not [f"{page}#{anchor}" for page, _, anchor in pages if anchor not in anchors(ROOT / page)]
+
+
 def test_anchors_are_those_of_github(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("# Lost replies: `landed`\n\n## MariaDB, MySQL\n```\n# no heading\n```\n")

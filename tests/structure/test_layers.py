@@ -71,6 +71,19 @@ ROOMS = {
     "fencing.pauses": Room((KERNEL, LOCKS)),
     "fencing.sigterm": Room(BACKEND),
     "fencing.cli": Room((*BACKEND, "fencing", "storage_guards"), ("typer", "rich", "httpx2", "obstore")),
+    **{
+        f"fencing.cli.doctor.{name}": Room((KERNEL, LOCKS, "fencing.cli", *ours), (client,))
+        for name, ours, client in (
+            ("redis", ("fencing.redis.keys", "fencing.redis.urls"), "redis"),
+            ("redis_server", (), "redis"),
+            ("redlock", (), "redis"),
+            ("rights", (), "redis"),
+            ("databases", ("fencing.sql", "storage_guards"), "sqlalchemy"),
+            ("stores", ("storage_guards",), "obstore"),
+            ("etcd", ("fencing.etcd.urls",), "httptools"),
+            ("zookeeper", ("fencing.zookeeper.session", "fencing.zookeeper.urls"), "kazoo"),
+        )
+    },
     "fencing.__main__": Room(("fencing.cli",)),
     "fencing.urls": Room((*BACKEND, "fencing.redis.urls", "fencing.redlock")),
     "fencing.redis": Room(BACKEND, ("redis",)),
