@@ -318,6 +318,7 @@ def test_sentinels() -> None:
 
 def test_three_sentinels_that_agree_and_two_that_do_not() -> None:
     state = {
+        "name": "shop",
         "ip": "h1",
         "port": 6379,
         "num-other-sentinels": 2,

@@ -7,12 +7,10 @@ from collections.abc import Callable, Iterable
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.text import Text
 
 from fencing.cli.doctor.findings import Examined, Finding, NotExamined, status_of
 from fencing.cli.holders import Json
-from fencing.cli.output import say_json
+from fencing.cli.output import say, say_json
 from fencing.cli.services import NoUrl, Services, local_file
 from fencing.kernel.errors import FencingError
 from fencing.locks.urls import redacted, scheme_of
@@ -171,28 +169,31 @@ def _findings(examine: Examination) -> list[Finding]:
 
 
 def show(examined: Iterable[Examined]) -> None:
-    """Print what was found, in groups of 80 columns. Only a terminal gets styles."""
+    """Print what was found, in groups of 80 columns. Only a terminal gets styles, unless NO_COLOR is set."""
+    from rich.console import Console
+    from rich.text import Text
+
     console = Console(highlight=False, markup=False, emoji=False, width=WIDTH)
-    for number, each in enumerate(examined):
-        if number:
-            console.print()
-        console.print(each.service, soft_wrap=True)  # a URL is not broken into lines
-        for finding in each.findings:
-            _show(console, finding)
+    with console.capture() as captured:  # it would take a closed pipe for a status of its own
+        for number, each in enumerate(examined):
+            console.print(*([""] * bool(number)), each.service, sep="\n", soft_wrap=True)
+            for finding in each.findings:
+                first, *more = _lines_of(finding)
+                label = Text.assemble((f"  {finding.level:<8}", LEVELS[finding.level]), first)
+                console.print(label, *[INDENT + line for line in more], sep="\n", soft_wrap=True)
+    say(captured.get().rstrip("\n"))
 
 
-def _show(console: Console, finding: Finding) -> None:
-    first, *more = _lines(finding.what)
-    console.print(Text.assemble((f"  {finding.level:<8}", LEVELS[finding.level]), first), soft_wrap=True)
-    if finding.level != "ok":
-        change, *commands = finding.change.splitlines() or [""]
-        for text in (finding.why, change and f"Change: {change}"):
-            more += _lines(text)
-        more += [f"  {command}" for command in commands]
-        more += [finding.page]
-    for line in more:
-        console.print(f"{INDENT}{line}", soft_wrap=True)
+def _lines_of(finding: Finding) -> list[str]:
+    """Return what is shown of a finding; of one that is right, what it is alone."""
+    lines = _wrapped(finding.what)
+    if finding.level == "ok":
+        return lines
+    change, *commands = finding.change.splitlines() or [""]
+    for text in (finding.why, change and f"Change: {change}"):
+        lines += _wrapped(text)
+    return [*lines, *[f"  {command}" for command in commands], *([finding.page] if finding.page else [])]
 
 
-def _lines(text: str) -> list[str]:
+def _wrapped(text: str) -> list[str]:
     return textwrap.wrap(text, WIDTH - len(INDENT), break_long_words=False, break_on_hyphens=False)

@@ -33,7 +33,6 @@ POOLERS = "docs/operations/upkeep.md#poolers"
 RESTORE = "docs/operations/upkeep.md#backup-and-restore"
 LOCKS = "docs/coordinators/sql.md#the-table"
 PRIVILEGES = "docs/coordinators/sql.md#privileges"
-NOT_PROMISED = "docs/coordinators/sql.md#what-is-not-promised"
 ONE_MACHINE = "docs/coordinators/sql.md#sqlite-locks-for-the-processes-of-one-machine"
 
 MARKS, DONE, LOCK_TABLE = guard_tables.MARK_TABLE.name, guard_tables.DONE, lock_table.TABLE
@@ -71,7 +70,7 @@ def examine(url: str) -> Iterator[Finding]:
     finally:
         engine.dispose()
     yield from tables(facts)
-    if facts[MARKS] and not facts[MARKS]["lacks"]:
+    if is_usable(facts[MARKS]):
         yield from verified(plain)
 
 
@@ -125,6 +124,11 @@ def tables(facts: Tables) -> Iterator[Finding]:
             )
         else:
             yield Finding("ok", f"{schema}.{name} is of version {version}, and this account may use it", page=page)
+
+
+def is_usable(fact: dict[str, Any]) -> bool:
+    """Return whether a guard would use the mark table of these facts. Otherwise there is a finding about it."""
+    return bool(fact) and not fact["lacks"] and str(fact["version"]) == str(KNOWN[MARKS])
 
 
 def verified(url: str) -> Iterator[Finding]:
@@ -278,7 +282,7 @@ def _asking(connection: Connection, query: str) -> Callable[[], float]:
 _OLDEST_MARIADB, _OLDEST_MYSQL = (10, 6), (8, 4)
 _VARIABLES = """
 SHOW VARIABLES WHERE Variable_name IN ('version', 'tx_isolation', 'transaction_isolation', 'read_only',
-'super_read_only', 'innodb_lock_wait_timeout', 'lock_wait_timeout', 'max_statement_time', 'wsrep_on',
+'super_read_only', 'innodb_lock_wait_timeout', 'lock_wait_timeout', 'max_statement_time',
 'rpl_semi_sync_master_enabled', 'rpl_semi_sync_source_enabled')
 """
 _MYSQL_TABLES = """
@@ -314,14 +318,6 @@ def _mysql(connection: Connection) -> Generator[Finding, None, Tables]:
             "It takes no writes of this account: it is a replica, or being moved.",
             "connect to the primary",
             VERIFICATION,
-        )
-    if facts.get("wsrep_on") == "ON":
-        yield Finding(
-            "warning",
-            "the server is a node of Galera",
-            "Several nodes that take writes accept one lock twice.",
-            "send all requests for locks to one node",
-            NOT_PROMISED,
         )
     semi = facts.get("rpl_semi_sync_master_enabled", facts.get("rpl_semi_sync_source_enabled", "OFF"))
     replicas = sum(int(count) for _, count in connection.exec_driver_sql("SHOW STATUS LIKE 'Slaves_connected'"))
@@ -400,7 +396,7 @@ def _sqlite(url: str) -> Iterator[Finding]:
         )
     else:
         yield from tables(found)
-        if found[MARKS]:
+        if is_usable(found[MARKS]):
             yield from verified(url)
 
 

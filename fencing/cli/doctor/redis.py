@@ -112,6 +112,7 @@ def _sentinel(client: Any, lock: str | None) -> Iterator[Finding]:
 
 def sentinel_findings(states: list[dict[str, Any]]) -> Iterator[Finding]:
     """Yield what follows from the answers of the Sentinels to ``SENTINEL MASTER``: not empty."""
+    service = states[0]["name"]
     primaries = sorted({f"{state['ip']}:{state['port']}" for state in states})
     if len(primaries) > 1:
         yield Finding(
@@ -138,7 +139,7 @@ def sentinel_findings(states: list[dict[str, Any]]) -> Iterator[Finding]:
             "wrong",
             f"the quorum is {quorums[-1]}, of {count} Sentinels",
             "There is never a failover.",
-            f"set it on each Sentinel:\nSENTINEL SET SERVICE quorum {count // 2 + 1}",
+            f"set it on each Sentinel:\nSENTINEL SET {service} quorum {count // 2 + 1}",
             SENTINEL,
         )
     elif quorums[0] <= count // 2:
@@ -146,7 +147,7 @@ def sentinel_findings(states: list[dict[str, Any]]) -> Iterator[Finding]:
             "warning",
             f"a Sentinel has the quorum {quorums[0]}, of {count} Sentinels",
             "A minority that is cut off may begin a failover. It still needs the votes of a majority.",
-            f"set it on each Sentinel:\nSENTINEL SET SERVICE quorum {count // 2 + 1}",
+            f"set it on each Sentinel:\nSENTINEL SET {service} quorum {count // 2 + 1}",
             SENTINEL,
         )
     else:
@@ -158,7 +159,7 @@ def sentinel_findings(states: list[dict[str, Any]]) -> Iterator[Finding]:
             f"down-after-milliseconds is {down_after * 1000:.0f}",
             f"A primary that dies is missed after {down_after:.0f} s. Until then nobody gets a lock, and leases with a "
             "shorter ttl end.",
-            "set it on each Sentinel:\nSENTINEL SET SERVICE down-after-milliseconds 5000",
+            f"set it on each Sentinel:\nSENTINEL SET {service} down-after-milliseconds 5000",
             SENTINEL,
         )
     else:

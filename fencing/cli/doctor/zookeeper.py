@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import socket
+import struct
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any
 
 from kazoo.exceptions import KazooException, NoAuthError, NoNodeError
@@ -23,6 +23,7 @@ BELIEVES = "docs/coordinators/zookeeper.md#how-long-a-holder-believes"
 OLDEST = (3, 6)
 LEAST_SERVERS = 3
 MOST_BYTES = 65_536
+_CLOSE_SESSION = -11
 
 ROOT = "/fencing"
 _BASE = Permissions.READ | Permissions.CREATE | Permissions.WRITE | Permissions.DELETE
@@ -48,9 +49,11 @@ def examine(url: str) -> Iterator[Finding]:
     parsed = parse(url, DEFAULT_PORT, such_as="zookeeper://host1:2181,host2:2181")
     client = client_of(url)
     said: list[str] = []
+    places: list[tuple[str, int]] = []
     for host, port in parsed.hosts:
         try:
             said.append(ask(host, port, "srvr"))
+            places.append((host, port))
         except OSError as error:
             yield Finding(
                 "warning",
@@ -62,7 +65,6 @@ def examine(url: str) -> Iterator[Finding]:
     if not said:
         raise NotExamined("no server answers")
     yield from servers(said)
-    asked = seconds_of(client)
     try:
         client.start(timeout=SECONDS)
     except (KazooException, OSError, client.handler.timeout_exception) as error:
@@ -70,9 +72,9 @@ def examine(url: str) -> Iterator[Finding]:
         client.close()
         raise NotExamined(f"no server gives us a session: {error}") from error
     try:
+        yield from _session(*places[0], seconds_of(client))
         yield from _ensemble(client, len(parsed.hosts))
         account = (parsed.username or "", parsed.password or "")
-        yield from _session(asked, seconds_of(client), *parsed.hosts[0])
         yield from _rights(client, make_digest_acl_credential(*account) if any(account) else None)
     except (KazooException, client.handler.timeout_exception) as error:
         raise NotExamined(f"an answer failed: {type(error).__name__} {error}") from error
@@ -114,7 +116,7 @@ def servers(said: list[str]) -> Iterator[Finding]:
             "unknown",
             f"{closed} servers do not answer to srvr",
             "Their version and mode were not looked at.",
-            "allow it: 4lw.commands.whitelist=srvr,conf",
+            "allow it: 4lw.commands.whitelist=srvr",
             OPERATOR,
         )
     silent = len(said) - len(modes) - closed
@@ -168,22 +170,38 @@ def _ensemble(client: Any, named: int) -> Iterator[Finding]:
         )
 
 
-def _session(asked: float, got: float, host: str, port: int) -> Iterator[Finding]:
-    limits: dict[str, float] = {}
-    with suppress(OSError):  # it may not be allowed
-        shown = re.findall(r"(m\w\wSessionTimeout)=(\d+)", ask(host, port, "conf"))
-        limits = {name: int(milliseconds) / 1000 for name, milliseconds in shown}
-    within = "".join(f", {name} {seconds:g} s" for name, seconds in sorted(limits.items()))
-    if abs(asked - got) > 0.001:
+def _session(host: str, port: int, ttl: float) -> Iterator[Finding]:
+    try:
+        least, most = kept_seconds(host, port, 1), kept_seconds(host, port, 2**31 - 1)
+    except (OSError, struct.error) as error:
+        yield Finding("unknown", f"the limits of sessions were not looked at: {error}", page=OPERATOR)
+        return
+    if least <= ttl <= most:
+        yield Finding("ok", f"the servers keep sessions of {least:g} to {most:g} s: a ttl of {ttl:g} s", page=BELIEVES)
+    else:
         yield Finding(
             "wrong",
-            f"the servers keep a session for {got:g} s, and not for {asked:g} s{within}",
-            "The ttl of a coordinator is that of its session. The first lock is refused.",
-            f"choose ttl={got:g}, or change minSessionTimeout or maxSessionTimeout",
+            f"the servers keep sessions of {least:g} to {most:g} s, and not of {ttl:g} s",
+            "The ttl of a coordinator is that of its session. Where they do not keep it, the first lock is refused.",
+            "choose a ttl between them, or change minSessionTimeout or maxSessionTimeout",
             OPERATOR,
         )
-    else:
-        yield Finding("ok", f"the servers keep a session for {asked:g} s{within}", page=BELIEVES)
+
+
+def kept_seconds(host: str, port: int, asked_ms: int) -> float:
+    """Return for how many seconds a server keeps a session that asks for so many milliseconds. It ends it at once.
+
+    The frames are those of ZooKeeper's protocol: ConnectRequest, ConnectResponse and the request closeSession.
+    """
+    request = struct.pack(">iqiqi16s?", 0, 0, asked_ms, 0, 16, bytes(16), False)
+    closing = struct.pack(">ii", 1, _CLOSE_SESSION)
+    with socket.create_connection((host, port), SECONDS) as connection, connection.makefile("rb") as replies:
+        connection.sendall(struct.pack(">i", len(request)) + request)
+        [length] = struct.unpack(">i", replies.read(4))
+        _, kept_ms = struct.unpack(">ii", replies.read(length)[:8])
+        connection.sendall(struct.pack(">i", len(closing)) + closing)
+        replies.read(4)
+    return float(kept_ms) / 1000
 
 
 def _rights(client: Any, us: str | None) -> Iterator[Finding]:

@@ -1,0 +1,116 @@
+"""``fencing doctor`` in a terminal, in pipes, and interrupted."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+
+import pexpect
+import pytest
+
+from examples.servers import RedisServer
+from fencing.cli.doctor.command import show
+from fencing.cli.doctor.findings import Examined, Finding, clock, status_of
+from tests.support.doctor import doctor_process, examined
+
+PAGE = Path(__file__).parents[2] / "docs" / "operations" / "command-line.md"
+COMMAND = [sys.executable, "-m", "fencing", "doctor"]
+
+
+def test_the_worst_finding_decides_the_status() -> None:
+    def status(*levels: str) -> int:
+        return status_of([Examined("a", tuple(Finding(level, "") for level in levels))])  # type: ignore[arg-type]
+
+    assert [status(), status("ok"), status("ok", "warning")] == [0, 0, 1]
+    assert [status("warning", "unknown"), status("unknown", "wrong", "warning")] == [69, 2]
+
+
+def test_a_clock_within_what_the_measurement_allows_is_right() -> None:
+    assert [clock(offset, 0.5).level for offset in (0.9, -1.4, 1.6, -1.6)] == ["ok", "ok", "warning", "warning"]
+    assert "behind" in clock(-3, 0.1).what
+
+
+def test_commands_are_printed_as_they_are_and_the_rest_is_wrapped() -> None:
+    command = "SET " + "x" * 60
+    finding = Finding("wrong", "fact " * 20, "because " * 20, f"{'do it ' * 20}\n{command}", "docs/page.md")
+    output = StringIO()
+    with redirect_stdout(output):
+        show([Examined("redis://one", (finding,)), Examined("redis://two", (Finding("ok", "well", page="docs"),))])
+    lines = output.getvalue().splitlines()
+    assert f"            {command}" in lines
+    assert max(map(len, lines)) <= 80
+    assert lines[-3:] == ["", "redis://two", "  ok      well"]
+
+
+def test_the_keys_of_json_are_those_of_the_page(any_redis: RedisServer) -> None:
+    keys = {key for finding in examined("--redis", any_redis.url).findings for key in finding}
+    section = PAGE.read_text("utf-8").partition("## `fencing doctor`")[2]
+    assert keys == {"service", "level", "what", "why", "change", "page"}
+    assert all(f"| `{key}` |" in section for key in keys)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("variables", "is_styled"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)]
+)
+def test_a_terminal(any_redis: RedisServer, variables: dict[str, str], is_styled: bool) -> None:
+    environment = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR")}
+    environment |= {"TERM": "xterm", "FENCING_REDIS_URL": any_redis.url, **variables}
+    child = pexpect.spawn(COMMAND[0], COMMAND[1:], env=environment, dimensions=(24, 80), encoding="utf-8", timeout=60)
+    child.expect(pexpect.EOF)
+    child.close()
+    text = child.before
+    assert isinstance(text, str)
+    assert ("\x1b[32m" in text) is is_styled
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    assert "  ok      maxmemory-policy is noeviction" in plain.splitlines()
+    assert max(map(len, plain.splitlines())) <= 80
+    assert child.exitstatus == 1
+
+
+@pytest.mark.thorough
+def test_a_closed_pipe(any_redis: RedisServer) -> None:
+    environment = {**os.environ, "FENCING_REDIS_URL": any_redis.url}
+    reader, writer = os.pipe()
+    os.close(reader)
+    with subprocess.Popen(COMMAND, stdout=writer, stderr=subprocess.PIPE, text=True, env=environment) as child:
+        os.close(writer)
+        assert child.communicate(timeout=60)[1] == ""
+    assert child.returncode == 128 + signal.SIGPIPE
+
+
+@pytest.mark.thorough
+def test_an_interrupted_doctor() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(60)
+        environment = {**os.environ, "FENCING_REDIS_URL": f"redis://127.0.0.1:{silent.getsockname()[1]}/0"}
+        with subprocess.Popen(COMMAND, stderr=subprocess.PIPE, text=True, env=environment) as child:
+            connection, _ = silent.accept()  # now it waits for an answer
+            child.send_signal(signal.SIGINT)
+            assert "Traceback" not in child.communicate(timeout=60)[1]
+            connection.close()
+        assert child.returncode == 128 + signal.SIGINT
+
+
+@pytest.mark.thorough
+def test_help_is_enough() -> None:
+    done = doctor_process("--help")
+    assert done.returncode == 0
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    for option in ("--redis", "--store", "--write-probe", "--lock", "--json", "Exit status"):
+        assert option in done.stdout
+
+
+@pytest.mark.thorough
+def test_json_of_a_process_is_one_line(any_redis: RedisServer) -> None:
+    done = doctor_process("--redis", any_redis.url, "--json")
+    [line] = done.stdout.splitlines()
+    assert {each["service"] for each in json.loads(line)} == {any_redis.url}
