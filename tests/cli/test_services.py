@@ -13,7 +13,7 @@ from fencing.cli.services import KINDS, REDLOCK
 from tests.support.command_line import Command, fencing
 
 VARIABLES = [kind.variable for kind in (*KINDS, REDLOCK)]
-NOBODY = "redis://127.0.0.1:1"
+SILENT = "redis://127.0.0.1:1"
 
 
 def test_without_a_url_it_names_the_variables(command: Command, tmp_path: Path) -> None:
@@ -36,7 +36,7 @@ def test_local_locks_are_in_the_users_state_folder(command: Command, tmp_path: P
     [
         ([], {"FENCING_REDIS_URL": "redis://127.0.0.1:1", "FENCING_ETCD_URL": "etcd://127.0.0.1:2"}, "127.0.0.1:1"),
         (["--etcd", "etcd://127.0.0.1:2"], {"FENCING_REDIS_URL": "redis://127.0.0.1:1"}, "127.0.0.1:2"),
-        (["--coordinator", "redis://127.0.0.1:3", "--redis", NOBODY], {}, "127.0.0.1:3"),
+        (["--coordinator", "redis://127.0.0.1:3", "--redis", SILENT], {}, "127.0.0.1:3"),
         ([], {"FENCING_REDLOCK_URLS": "redis://127.0.0.1:4 redis://127.0.0.1:5  redis://127.0.0.1:6"}, "127.0.0.1:4"),
     ],
 )
@@ -69,7 +69,7 @@ def test_a_file_without_a_url(command: Command, tmp_path: Path, text: str | None
     done = command("holder", "x", "--redis-file", str(file))
     assert done.returncode == 64
     assert says in done.stderr
-    both = command("holder", "x", "--redis-file", str(file), "--redis", NOBODY)
+    both = command("holder", "x", "--redis-file", str(file), "--redis", SILENT)
     assert (both.returncode, "not both" in both.stderr) == (64, True)
 
 
