@@ -82,6 +82,23 @@ class AtLeast(CoordinatorTests):
         self.call(coordinator.force_release, name)
         assert self.call(coordinator.holder, name) is None
 
+    def test_a_slot_stays_taken_after_its_block(self) -> None:
+        coordinator, name = self._make(), self._name().replace(":", "-")
+        if not has_capability(coordinator, ReleasesLater):
+            error = self.expect(TypeError, coordinator.slots(name, 1).hold, at_least=1)
+            assert f"{coordinator._backend.kind} cannot leave a lock taken" in str(error)
+            return
+        slots = coordinator.slots(name, 1)
+        block = slots.hold(at_least=self._long(coordinator))
+        lease = self._enter(block)
+        self._leave(block)
+        assert self.call(coordinator.holder, lease.fence.resource).released
+        assert self.call(slots.try_acquire) is None
+        self.call(coordinator.force_release, lease.fence.resource)
+        following = self.call(slots.acquire, timeout=10)
+        assert following.fence.number > lease.fence.number
+        self.call(following.release)
+
     def test_one_above_the_longest_ttl_is_refused(self) -> None:
         coordinator, name = self._make(), self._name()
         if not (has_capability(coordinator, ReleasesLater) and has_capability(coordinator, LimitsTtl)):

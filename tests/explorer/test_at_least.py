@@ -81,16 +81,12 @@ def visited(scenario: Timed, *until: str) -> Result:
     return explore(scenario, until=until or None, world_of=TimedWorld, limit=500_000)
 
 
+def marked(scenarios: list[Timed], *marks: pytest.MarkDecorator) -> list[object]:
+    return [pytest.param(each, id=each.name, marks=marks) for each in scenarios]
+
+
 @pytest.mark.parametrize(
-    "scenario",
-    [
-        pytest.param(each, id=each.name, marks=marks)
-        for each, marks in (
-            *((each, ()) for each in SAFE),
-            *((each, pytest.mark.thorough) for each in THOROUGH),
-            *((each, pytest.mark.deep) for each in DEEP),
-        )
-    ],
+    "scenario", [*marked(SAFE), *marked(THOROUGH, pytest.mark.thorough), *marked(DEEP, pytest.mark.deep)]
 )
 def test_nobody_gets_the_lock_before_its_time(scenario: Timed, say: Say) -> None:
     result = visited(scenario)

@@ -568,10 +568,15 @@ def _later(state: TimedState, us: int, but_for: int | None = None) -> TimedState
     for node in range(len(state.nodes)):
         state = _gained(state, node, us)
     clocks = tuple(now + us * (client != but_for) for client, now in enumerate(state.clocks))
-    for name in ("until", "stays_until"):
-        over = [0 < getattr(local, name) <= now for local, now in zip(state.clients, clocks, strict=True)]
-        if any(over):  # nobody will ask when it ended
-            clients = zip(state.clients, over, strict=True)
-            ended = tuple(each._replace(**{name: 0}) if is_over else each for each, is_over in clients)
-            state = state._replace(clients=ended)
+    ended = tuple(map(_without_ended, state.clients, clocks))
+    if ended != state.clients:
+        state = state._replace(clients=ended)
     return state._replace(clocks=clocks)
+
+
+def _without_ended(local: Local, now: int) -> Local:
+    """Forget what is over by the client's clock: nobody will ask when it ended."""
+    until, stays_until = local.until, local.stays_until
+    if 0 < until <= now:
+        local = local._replace(until=0)
+    return local._replace(stays_until=0) if 0 < stays_until <= now else local

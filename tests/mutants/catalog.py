@@ -2324,6 +2324,13 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
     ),
     Mutant(
+        "a-slot-is-free-when-its-block-ends-early",
+        "fencing/locks/slots_async.py",
+        "if self._at_least is not None:",
+        "if False:",
+        ("tests/locks/test_slots.py::test_a_slot_stays_taken_after_its_block",),
+    ),
+    Mutant(
         "a-lock-stays-taken-for-longer-than-a-restarted-node-waits",
         "fencing/locks/capabilities.py",
         "if isinstance(backend, LimitsTtl) and seconds > backend.longest_ttl:",
@@ -2334,7 +2341,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "a-later-release-does-not-count-the-nodes-of-the-earlier-one",
         "fencing/redlock/plans.py",
         "_token_after(grant.token), 0, False",
-        "os.urandom(11).hex(), 0, False",
+        "_token_after(str(time.perf_counter_ns())), 0, False",
         ("tests/redlock/test_at_least.py::test_a_release_again_counts_the_nodes_that_have_it",),
     ),
     Mutant(
