@@ -325,4 +325,4 @@ def test_wrong_seconds_are_refused_before_anything_is_asked(
 def test_where_it_is_not_the_error_says_where_it_is(side: MemorySide, method: str) -> None:
     names: Any = ["r"] if method == "hold_all" else "r"
     error = side.expect(TypeError, getattr(side.coordinator(), method), names, at_least=30)
-    assert "it is an argument of hold() and locked(), of one lock" in str(error)
+    assert "it is an argument of hold() and locked(), of one lock or of slots" in str(error)

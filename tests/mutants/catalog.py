@@ -2314,6 +2314,44 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     # Redlock
     Mutant(
+        "a-minority-of-nodes-keeps-a-lock-that-stays-taken",
+        "fencing/redlock/decisions.py",
+        "if replies.count(1) >= quorum:",
+        "if replies.count(1) > 0:",
+        (
+            "tests/redlock/test_at_least.py::test_a_majority_says_that_it_stays_taken",
+            "tests/redlock/test_at_least.py::test_a_release_that_reached_a_minority_is_asked_for_again",
+        ),
+    ),
+    Mutant(
+        "a-slot-is-free-when-its-block-ends-early",
+        "fencing/locks/slots_async.py",
+        "if self._at_least is not None:",
+        "if False:",
+        ("tests/locks/test_slots.py::test_a_slot_stays_taken_after_its_block",),
+    ),
+    Mutant(
+        "a-lock-stays-taken-for-longer-than-a-restarted-node-waits",
+        "fencing/locks/capabilities.py",
+        "if isinstance(backend, LimitsTtl) and seconds > backend.longest_ttl:",
+        "if False:",
+        ("tests/redlock/test_contract.py::TestRedlockCoordinator::test_one_above_the_longest_ttl_is_refused",),
+    ),
+    Mutant(
+        "a-later-release-does-not-count-the-nodes-of-the-earlier-one",
+        "fencing/redlock/plans.py",
+        "_token_after(grant.token), 0, False",
+        "_token_after(str(time.perf_counter_ns())), 0, False",
+        ("tests/redlock/test_at_least.py::test_a_release_again_counts_the_nodes_that_have_it",),
+    ),
+    Mutant(
+        "a-release-that-stays-taken-does-not-know-itself",
+        "fencing/redis/lua/release_later.lua",
+        "if holder == new_token then return 1 end",
+        "",
+        ("tests/redis/test_at_least.py::test_the_same_release_again_says_that_it_stays_taken",),
+    ),
+    Mutant(
         "a-stranger-grants",
         "fencing/redlock/lua/acquire_free.lua",
         "if known[1] == ARGV[6] and ",
