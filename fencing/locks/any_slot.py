@@ -184,7 +184,7 @@ class AnySlot:
         """Return what a grant is at the service. A bare fence of all slots is of a request without an answer."""
         if isinstance(grant, Grant) or grant.resource != self._resource:
             return [grant]
-        if grant.token == self._token:
+        if grant.token == self._token or not self._asked:  # none: it was interrupted before its first request
             return self._asked
         return [Fence(self._asked[0].resource, 1, grant.token)]  # of a remint of the slot that was granted
 

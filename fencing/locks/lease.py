@@ -305,10 +305,13 @@ class LeaseBase:
         return LeaseLost(fence=self.fence, reason="gone", completed=True, cause=cause)
 
     def _log_unreleased(self, error: Exception) -> None:
+        seconds = self._until_deadline()
+        if self._free_at is not None:  # the request may have got through, and then the lock stays taken until then
+            seconds = max(seconds, self._free_at - self._backend.clock())
         logger.warning(
             "the lock on %r could not be released; if it is still held, it frees itself within %.3g s: %s",
             self.fence.resource,
-            self._until_deadline(),
+            seconds,
             error,
         )
 

@@ -31,6 +31,7 @@ from fencing.locks.settings import Settings
 from fencing.memory.plans import MemoryPlans
 from storage_guards import AsyncMemoryGuard, MemoryGuard
 from tests.support.blocks import block, done, elsewhere, play
+from tests.support.interrupted_lines import raise_at_line
 from tests.support.memory_side import MemorySide
 
 # Names, numbers and options
@@ -571,6 +572,24 @@ def test_a_request_for_all_that_is_interrupted_is_given_back_in_all(side: Memory
     side.expect(Interruption, coordinator.slots("gpu", 3).acquire, timeout=5)
     assert all(side.holder(f"{{gpu}}#{slot}") is None for slot in range(3))
     assert asked[:4] == ["acquire_any", "release", "release", "release"]
+
+
+def test_an_interruption_at_any_line_is_raised_as_it_is() -> None:
+    """Also before the first request, when there is nothing yet to give back."""
+    with MemoryCoordinator() as coordinator:
+        slots = coordinator.slots("gpu", 2)
+
+        def take() -> None:
+            slots.acquire(timeout=5).release()
+
+        for number in itertools.count(1):
+            try:
+                _, was_raised = raise_at_line(number, Interruption(), ("fencing/locks/any_slot", "locks/plans"), take)
+            except Interruption:
+                continue
+            assert not was_raised
+            break
+        assert number > 40
 
 
 class Interruption(BaseException):

@@ -1393,6 +1393,20 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/sql/test_once.py::test_pruning_raises_the_floor_of_the_keys[sqlite]",),
     ),
     Mutant(
+        "a-key-that-is-too-old-is-noted-all-the-same",
+        "storage_guards/sql/statements.py",
+        'f"WHERE NOT EXISTS (SELECT 1 FROM',
+        'f"WHERE 1 = 1 OR EXISTS (SELECT 1 FROM',
+        ("tests/sql/test_once.py::test_a_transaction_of_the_callers_own[AsyncPsycopgGuard]",),
+    ),
+    Mutant(
+        "a-write-whose-key-was-pruned-never-landed",
+        "storage_guards/sql/plans.py",
+        'return "" if floor is None else None',
+        'return ""',
+        ("tests/sql/test_once.py::test_landed_knows_it_whatever_came_later[sqlite-reply]",),
+    ),
+    Mutant(
         "what-was-done-once-in-redis-is-done-again",
         "storage_guards/redis/lua/once.lua",
         "if before then return {'done', before} end",
