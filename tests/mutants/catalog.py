@@ -3263,8 +3263,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a-slot-that-was-asked-for-is-not-given-back",
         "fencing/locks/any_slot.py",
-        "        if grant.token == self._token:\n            return self._asked\n",
-        "        if grant.token == self._token:\n            return [grant]\n",
+        "before its first request\n            return self._asked\n",
+        "before its first request\n            return [grant]\n",
         ("tests/locks/test_slots.py::test_an_interruption_gives_back_the_slot_that_was_asked_for",),
     ),
     Mutant(
