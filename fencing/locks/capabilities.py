@@ -185,8 +185,8 @@ class ReleasesLater(Protocol):
 
         Args:
             grant: as of ``plan_release``.
-            free_at: the moment of ``clock`` at which the lock frees itself, also later than its ttl would. A repeated
-                request does not put it off.
+            free_at: the moment of ``clock`` at which the lock frees itself, also later than its ttl would. It is not
+                before that, and a few milliseconds later at most. A repeated request does not put it off.
 
         Returns:
             False only if the grant certainly did not hold the lock. A repeated request may say True.

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
+from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -74,7 +76,11 @@ THOROUGH = [
     NODES,
     replace(NODES, name="Redlock, a request without an answer, in turn", lost=1),
 ]
-DEEP = [LATE_REMINT, replace(LATE_RENEWAL, name="one Redis, late renewals", lost=2), RESTARTS]
+LATE_RELEASE = replace(
+    NODES, name="Redlock, 2 requests without an answer, in turn", lost=2, times=1, step_us=TTL_US + 2000
+)
+
+DEEP = [LATE_REMINT, replace(LATE_RENEWAL, name="one Redis, late renewals", lost=2), RESTARTS, LATE_RELEASE]
 
 
 def visited(scenario: Timed, *until: str) -> Result:
@@ -115,27 +121,35 @@ class NodeCountsFromNow(CountsFromNow, Node):
     """The same at a node of Redlock."""
 
 
-RULES = {
-    "the token is replaced (a late renewal)": (replace(LATE_RENEWAL, redis=KeepsTheToken), 14),
-    "the token is replaced (a late acquire)": (replace(LATE_ACQUIRE, redis=KeepsTheToken), 13),
-    "the token is replaced (a late remint)": (replace(LATE_REMINT, redis=KeepsTheToken), 17),
-    "a millisecond more": (replace(ONE, redis=CountsFromNow), 11),
-    "a millisecond more (Redlock)": (replace(NODES, redis=NodeCountsFromNow), 10),
-    "a node without its data waits": (replace(RESTARTS, redis=GoesOnAtOnce), 9),
-    "it does not exceed the longest ttl": (replace(RESTARTS, longest_us=TTL_US), 20),
+RULES: dict[str, tuple[Timed, int, Callable[[], Any] | None]] = {
+    "the token is replaced (a late renewal)": (replace(LATE_RENEWAL, redis=KeepsTheToken), 14, None),
+    "the token is replaced (a late acquire)": (replace(LATE_ACQUIRE, redis=KeepsTheToken), 13, None),
+    "the token is replaced (a late remint)": (replace(LATE_REMINT, redis=KeepsTheToken), 17, None),
+    "a millisecond more": (replace(ONE, redis=CountsFromNow), 11, None),
+    "a millisecond more (Redlock)": (replace(NODES, redis=NodeCountsFromNow), 10, None),
+    "a node without its data waits": (replace(RESTARTS, redis=GoesOnAtOnce), 9, None),
+    "it does not exceed the longest ttl": (replace(RESTARTS, longest_us=TTL_US), 20, None),
+    "a majority has it": (
+        LATE_RELEASE,
+        12,
+        lambda: mock.patch("fencing.redlock.plans.decide_stay", lambda replies, quorum: replies.count(1) > 0),
+    ),
 }
-"""A scenario without the rule, and after how many steps another one gets the lock too early."""
+"""A scenario, after how many steps another one gets the lock too early, and what switches the rule off, if the scenario
+does not."""
 
 SLOW = {
     "the token is replaced (a late remint)": pytest.mark.thorough,
     "the token is replaced (a late renewal)": pytest.mark.thorough,
     "it does not exceed the longest ttl": pytest.mark.deep,
+    "a majority has it": pytest.mark.thorough,
 }
 
 
 @pytest.mark.parametrize("rule", [pytest.param(name, marks=SLOW.get(name, ())) for name in RULES])
 def test_without_the_rule_another_gets_it_too_early(rule: str, say: Say) -> None:
-    scenario, length = RULES[rule]
-    violation = visited(scenario, EARLY).violations[EARLY]
+    scenario, length, off = RULES[rule]
+    with nullcontext() if off is None else off():
+        violation = visited(scenario, EARLY).violations[EARLY]
     say(f"at_least without '{rule}': {violation}")
     assert len(violation) == length, str(violation)

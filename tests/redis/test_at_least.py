@@ -100,7 +100,7 @@ def test_a_repeated_release_is_not_a_loss(side: Side, any_redis: RedisServer, pr
     assert loss.fired == 1
     holder = side.call(coordinator.holder, "r")
     assert holder.released
-    assert 10 < holder.remaining <= 600
+    assert 10 < holder.remaining < 601
 
 
 def test_a_closing_that_could_not_release_leaves_it_to_the_block(
@@ -122,6 +122,6 @@ def test_a_lock_whose_record_is_lost_stays_taken_too(side: Side, any_redis: Redi
     lease = enter(side, block)
     client.delete(KEYS.holder)
     leave(side, block)
-    assert 10_000 < client.pttl("r") <= 600_000
+    assert 10_000 < client.pttl("r") < 601_000
     assert client.get("r") != lease.fence.token.encode()
     assert not client.exists(KEYS.holder)
