@@ -35,6 +35,8 @@ TABLES = (
     "CREATE INDEX job_waiting ON job (looked_at NULLS FIRST, id) WHERE result IS NULL",
     # Without a unique key: it is not the table that refuses a second effect.
     "CREATE TABLE effect (job bigint NOT NULL, worker text NOT NULL)",
+)
+OF_THE_DEMO = (  # what it counts, and how its workers know that they may end
     "CREATE TABLE working (worker text NOT NULL, thread int NOT NULL)",
     "CREATE TABLE turned_away (worker text NOT NULL, error text NOT NULL)",
     "CREATE TABLE closed (at timestamptz NOT NULL DEFAULT now())",
@@ -168,7 +170,7 @@ def run(url: str, *, processes: int, threads: int, jobs: int, faults: int, seed:
     coordinator = SQLCoordinator(engine)
     coordinator.create_tables()
     with engine.begin() as connection:
-        for table in TABLES:
+        for table in (*TABLES, *OF_THE_DEMO):
             connection.execute(text(table))
     running: dict[str, subprocess.Popen[bytes]] = {}
 

@@ -294,10 +294,14 @@ class Coordinator(CoordinatorBase):
         :func:`fencing.on_sigterm` calls it when the process is told to end.
         """
         self._stop_elections()
-        self._release_held()
+        self._release_held("its coordinator's release_all() freed it, as at SIGTERM")
 
-    def _release_held(self) -> None:
-        """Release what is held, within a second, and log what could not be released."""
+    def _release_held(self, freed_by: str) -> None:
+        """Release what is held, within a second, and log what could not be released.
+
+        Args:
+            freed_by: what this is, for the errors of those that go on with a lease.
+        """
         backend, unreleased = self._backend, []
         closed_at = backend.give_back_deadline(backend.settings)
         for holding in backend.held():
@@ -305,6 +309,8 @@ class Coordinator(CoordinatorBase):
             try:
                 if backend.clock() < closed_at:
                     if isinstance(lease, Lease):
+                        if lease._ended is None:
+                            lease._freed_by = freed_by
                         lease._release_until(closed_at)
                     elif holding.lose("gone"):  # it is being claimed; its plan notices, and asks for another grant
                         plan = plans.release(backend, holding, holding.settings, closed_at)
@@ -324,7 +330,7 @@ class Coordinator(CoordinatorBase):
         backend = self._backend
         backend.closed = True
         self._renewal.close()
-        self._release_held()
+        self._release_held("its coordinator was closed")
         backend.close()
 
     def __enter__(self) -> Self:

@@ -319,10 +319,14 @@ class AsyncCoordinator(CoordinatorBase):
         # SYNC "For a process that ends.": A signal handler may call it.
         require_asyncio()  # ASYNC
         self._stop_elections()
-        await self._release_held()
+        await self._release_held("its coordinator's release_all() freed it, as at SIGTERM")
 
-    async def _release_held(self) -> None:
-        """Release what is held, within a second, and log what could not be released."""
+    async def _release_held(self, freed_by: str) -> None:
+        """Release what is held, within a second, and log what could not be released.
+
+        Args:
+            freed_by: what this is, for the errors of those that go on with a lease.
+        """
         backend, unreleased = self._backend, []
         closed_at = backend.give_back_deadline(backend.settings)
         for holding in backend.held():
@@ -330,6 +334,8 @@ class AsyncCoordinator(CoordinatorBase):
             try:
                 if backend.clock() < closed_at:
                     if isinstance(lease, AsyncLease):
+                        if lease._ended is None:
+                            lease._freed_by = freed_by
                         await lease._release_until(closed_at)
                     elif holding.lose("gone"):  # it is being claimed; its plan notices, and asks for another grant
                         plan = plans.release(backend, holding, holding.settings, closed_at)
@@ -350,7 +356,7 @@ class AsyncCoordinator(CoordinatorBase):
         backend = self._backend
         backend.closed = True
         self._renewal.close()
-        await self._release_held()
+        await self._release_held("its coordinator was closed")
         await self._renewal.wait_until_over()  # ASYNC
         # SYNC instead: backend.close()
         closing = backend.close()

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, NoReturn, ParamSpec
 from fencing.kernel import quirks
 from fencing.kernel.fence import Fence
 from fencing.kernel.process import after_fork, current_owner
+from storage_guards.once import refuse_once
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -143,10 +144,7 @@ def _takes_once(function: Callable[..., Any]) -> bool:
 
 def _refuse_once(options: Mapping[str, object]) -> None:
     if "once" in options:
-        raise TypeError(
-            "this guard cannot do a block once per key: SQLAlchemyGuard, PsycopgGuard, RedisGuard, the publish() of "
-            "ObjectStoreGuard, MemoryGuard, and their asyncio twins can (docs/guards/once.md)"
-        )
+        refuse_once(options["once"] or "", "a block")
 
 
 class Holder(Protocol):

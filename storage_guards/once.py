@@ -13,6 +13,15 @@ MOST_KEY_BYTES = 255
 """The longest key of something that is done once."""
 
 
+def refuse_once(key: object, subject: str) -> None:
+    """Raise TypeError where a guard that does nothing once is given a key. ``subject``: what was to be done."""
+    if key is not None:
+        raise TypeError(
+            f"this guard cannot do {subject} once per key: SQLAlchemyGuard, PsycopgGuard, RedisGuard, the publish() of "
+            f"ObjectStoreGuard, MemoryGuard, and their asyncio twins can (docs/guards/once.md)"
+        )
+
+
 def check_once(key: object, holders: Sequence[Fence | HasFence]) -> None:
     """Raise TypeError or ValueError where a block cannot be done once under this key."""
     check_key(key, "once")

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
-from urllib.parse import urlsplit
 
 from examples.servers.local import START_TIMEOUT, ExternalHost, Host, LocalProcess, ServerError
+from fencing.locks.urls import parse
 
 S = TypeVar("S", bound="Server")
 T = TypeVar("T")
@@ -20,9 +20,7 @@ class Server:
     def __init__(self, url: str, host: Host, source: str, *, port: int) -> None:
         self._host = host
         self.source = source
-        parts = urlsplit(url)
-        self.host: str = parts.hostname or "127.0.0.1"
-        self.port: int = parts.port or port
+        self.host, self.port = parse(url, port, such_as="redis://localhost:6379", default_host="127.0.0.1").hosts[0]
         self.version: tuple[int, ...] = ()
 
     @property

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import sys
 from typing import Annotated
 
 import typer
-from typer._click.exceptions import NoArgsIsHelpError
 
 from fencing import (
     CoordinatorUnavailable,
@@ -19,7 +16,6 @@ from fencing import (
     OutcomeUnknown,
     StaleFence,
     UnclaimedFence,
-    __version__,
 )
 from fencing.cli import holders, status
 from fencing.cli.doctor import command as doctors
@@ -29,7 +25,6 @@ from fencing.cli.services import NoUrl, takes_services
 app = typer.Typer(
     name="fencing",
     help="Run commands under locks with fencing tokens, and look after locks and guards.",
-    no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
@@ -47,17 +42,22 @@ STATUS_OF = (
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        say(f"fencing {__version__}")
+        import fencing
+
+        say(f"fencing {fencing.__version__}")
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(invoke_without_command=True)
 def _main(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    pass
+    if context.invoked_subcommand is None:
+        say(context.get_help())
+        raise typer.Exit(status.USAGE)
 
 
 app.command("holder")(takes_services(holders.holder))
@@ -67,19 +67,14 @@ app.command("doctor")(takes_services(doctors.doctor))
 def run(arguments: list[str] | None = None) -> int:
     """Run a command, and return its exit status."""
     try:
-        result = app(arguments, standalone_mode=False)
+        result = app(arguments, prog_name="fencing", standalone_mode=False)
     except typer.TyperException as error:
         context = getattr(error, "ctx", None)
-        if isinstance(error, NoArgsIsHelpError):
-            say(error.format_message())
-        else:
-            where = f"{context.command_path} --help" if context else "fencing --help"
-            warn(f"{error.format_message()} See {where}")
+        warn(f"{error.format_message()} See: {context.command_path if context else 'fencing'} --help")
         return status.USAGE
     except typer.Abort:
         return status.OF_SIGNAL + signal.SIGINT
-    except BrokenPipeError:  # nobody reads any more, as in: fencing list | head
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python fails as it flushes at its end
+    except SystemExit:  # typer's own, where nobody reads any more, as in: fencing list | head
         return status.OF_SIGNAL + signal.SIGPIPE
     except Exception as error:
         for kinds, its_status in STATUS_OF:

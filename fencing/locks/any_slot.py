@@ -80,7 +80,10 @@ def check_slot_options(options: Mapping[str, Any]) -> None:
 def check_slot_settings(settings: Settings) -> Settings:
     """Return the settings if slots can have them; raise TypeError otherwise."""
     if settings.max_waiters is not None:
-        raise TypeError("those who wait for a slot are not counted; pass max_waiters=None to slots()")
+        raise TypeError(
+            f"slots have no max_waiters: those who wait for any of them stand in no queue, and are not counted; leave "
+            f"max_waiters={settings.max_waiters} out, or pass max_waiters=None to slots() where the coordinator has it"
+        )
     return settings
 
 
@@ -105,6 +108,10 @@ class AnySlot:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._backend, name)
+
+    def locks_behind(self, resource: str) -> tuple[Backend, Sequence[str]]:
+        """Return the slots, and the backend that has them."""
+        return self._backend, self._resources
 
     def plan_acquire(
         self, resource: str, token: str, settings: Settings, *, floor: int, deadline: float
@@ -177,7 +184,7 @@ class AnySlot:
         """Return what a grant is at the service. A bare fence of all slots is of a request without an answer."""
         if isinstance(grant, Grant) or grant.resource != self._resource:
             return [grant]
-        if grant.token == self._token:
+        if grant.token == self._token or not self._asked:  # none: it was interrupted before its first request
             return self._asked
         return [Fence(self._asked[0].resource, 1, grant.token)]  # of a remint of the slot that was granted
 

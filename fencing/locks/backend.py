@@ -280,6 +280,10 @@ class Backend(ABC):
             options.append(f"guards {list(settings.guards)!r}")
         return f"<{self.kind} at {self.location or self.address}, {', '.join(options)}>"
 
+    def locks_behind(self, resource: str) -> tuple[Backend, Sequence[str]]:
+        """Return the locks of which a request for this one takes any: this one; or several slots, and their backend."""
+        return self, (resource,)
+
     def plan_until_answered(
         self,
         attempt: Callable[[float, bool], Any],

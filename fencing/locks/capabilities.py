@@ -185,11 +185,11 @@ class ReleasesLater(Protocol):
 
         Args:
             grant: as of ``plan_release``.
-            free_at: the moment of ``clock`` at which the lock frees itself, also later than its ttl would. A repeated
-                request does not put it off.
+            free_at: the moment of ``clock`` at which the lock frees itself, also later than its ttl would. It is not
+                before that, and a few milliseconds later at most. A repeated request does not put it off.
 
         Returns:
-            False only if the grant certainly did not hold the lock.
+            False only if the grant certainly did not hold the lock. A repeated request may say True.
         """
 
 
@@ -266,6 +266,12 @@ def check_at_least(backend: Backend, settings: Settings, at_least: float) -> flo
         raise TypeError(
             f"{backend.kind} cannot leave a lock taken after its release; leave at_least out, and let the job bear a "
             f"repetition, or take this lock at a coordinator that can"
+        )
+    if isinstance(backend, LimitsTtl) and seconds > backend.longest_ttl:
+        raise ValueError(
+            f"at_least must be at most longest_ttl of the {backend.kind} ({backend.longest_ttl:g} s), not {at_least}, "
+            f"because a node that was restarted grants nothing for so long; raise longest_ttl for all coordinators of "
+            f"its nodes, or lower at_least"
         )
     return seconds
 

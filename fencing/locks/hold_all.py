@@ -9,7 +9,7 @@ from fencing.locks.hold_several import HoldAll
 from fencing.locks.hold_several_async import AsyncHoldAll
 from fencing.locks.lock import FencedLock
 from fencing.locks.lock_async import AsyncFencedLock
-from fencing.locks.several import check_locks
+from fencing.locks.several import INSTEAD_OF_SLOTS, check_locks
 
 
 @overload
@@ -51,7 +51,7 @@ def _given(locks: Any) -> list[Any]:
         if not isinstance(each, (FencedLock, AsyncFencedLock)):
             hint = "; coordinator.hold_all takes names" if isinstance(each, str) else ""
             if type(each).__name__ in ("Slots", "AsyncSlots"):  # which slot it will be is not known before
-                hint = "; hold a slot in a block around this one, with a time-out"
+                hint = INSTEAD_OF_SLOTS
             raise TypeError(f"hold_all takes locks, such as coordinator.lock(name), not {type(each).__name__}{hint}")
     if len({type(each) for each in given}) > 1:
         raise TypeError("hold_all takes either sync or async locks, not both")

@@ -62,6 +62,9 @@ class LeaseBase:
     _free_at: float | None = None
     """The moment until which its lock stays taken if its block ends before; None: it is freed at once."""
 
+    _freed_by: str | None = None
+    """What released it in the place of its user, in words; None: nothing did."""
+
     _asked = False  # True: a release without an answer may have freed the lock
 
     def __init__(self, backend: Backend, holding: Grant) -> None:
@@ -165,7 +168,9 @@ class LeaseBase:
         holding = self._holding
         reason = reason or self._loss() or "gone"
         cause = None
-        if reason == holding.lost:
+        if reason == "released":
+            cause = self._freed_by
+        elif reason == holding.lost:
             cause = holding.cause
         elif reason == "expired":  # the timer has not noticed it yet
             cause = why_expired(self._backend, holding, self._backend.clock())
@@ -178,7 +183,7 @@ class LeaseBase:
 
     def _check_not_ended(self) -> None:
         if self._ended is not None:
-            raise LeaseLost(fence=self.fence, reason=self._ended)
+            raise self._lost(self._ended)
 
     def _begin_reclaim(self, floor: int) -> None:
         """End its fence, and its renewal, before a fence above ``floor`` is minted. Raise LeaseLost if it has ended."""
@@ -300,10 +305,13 @@ class LeaseBase:
         return LeaseLost(fence=self.fence, reason="gone", completed=True, cause=cause)
 
     def _log_unreleased(self, error: Exception) -> None:
+        seconds = self._until_deadline()
+        if self._free_at is not None:  # the request may have got through, and then the lock stays taken until then
+            seconds = max(seconds, self._free_at - self._backend.clock())
         logger.warning(
             "the lock on %r could not be released; if it is still held, it frees itself within %.3g s: %s",
             self.fence.resource,
-            self._until_deadline(),
+            seconds,
             error,
         )
 

@@ -43,10 +43,11 @@ _reported: weakref.WeakSet[Block] = weakref.WeakSet()
 class LongWait:
     """One call that waits for a lock. It exists until the call ends."""
 
-    __slots__ = ("__weakref__", "_backend", "_notes", "_resource", "_task", "_thread", "began")
+    __slots__ = ("__weakref__", "_backend", "_notes", "_resource", "_resources", "_task", "_thread", "began")
 
     def __init__(self, backend: Backend, resource: str) -> None:
-        self._backend, self._resource = backend, resource
+        self._resource = resource
+        self._backend, self._resources = backend.locks_behind(resource)
         self._notes = blocks.get()
         self._thread, self._task = threading.get_ident(), this_task()
         self.began = process.now()
@@ -56,24 +57,29 @@ class LongWait:
         text = self._inside_holder() or self._stops_loop() or self._awaited_by_holder()
         if text is not None:
             logger.warning(
-                "%s has waited %.1f s for the lock on %r, %s",
+                "%s has waited %.1f s for the %s %r, %s",
                 _name(self._thread, self._task),
                 process.now() - self.began,
+                "lock on" if len(self._resources) == 1 else f"{len(self._resources)} slots of",
                 self._resource,
                 text,
             )
 
     def _inside_holder(self) -> str | None:
-        """Say that a block around the caller, or around the code that started it, holds the lock."""
-        key = id(self._backend), self._resource
-        for note in self._notes:
-            block = note()
-            if block is not None and block.holds(key):
-                return (
-                    f"inside a block that holds it, which {_name(*block.begun_by)} began; if that block waits for this "
-                    f"code, neither ever ends: pass it the lease, or leave the block first"
-                )
-        return None
+        """Say that blocks around the caller, or around the code that started it, hold the lock, or all slots."""
+        around = [block for note in self._notes if (block := note()) is not None]
+        holders = [
+            next((block for block in around if block.holds((id(self._backend), each))), None)
+            for each in self._resources
+        ]
+        block = holders[0]
+        if block is None or not all(holders):  # another slot may become free
+            return None
+        held = "a block that holds it" if len(holders) == 1 else "blocks that hold all of them"
+        return (
+            f"inside {held}, which {_name(*block.begun_by)} began; if that block waits for this "
+            f"code, neither ever ends: pass it the lease, or leave the block first"
+        )
 
     def _stops_loop(self) -> str | None:
         """Say that a sync lock blocks an event loop."""
@@ -96,21 +102,24 @@ class LongWait:
         function, place = frame.f_code.co_name, frame
         while place.f_back is not None and _package(place) in _PASSED_BY:
             place = place.f_back
+        held = "which is held by a block of" if len(self._resources) == 1 else "all held by blocks of"
         return (
-            f"which is held by a block of {_name(thread, None)}; that one stands in {_package(frame)}'s {function} at "
+            f"{held} {_name(thread, None)}; that one stands in {_package(frame)}'s {function} at "
             f"{place.f_code.co_filename}:{place.f_lineno}, and if it waits for this thread, neither ever ends: pass it "
             f"the lease, or leave the block first"
         )
 
     def _holder(self) -> Block | None:
-        """Return the block of this process that holds the lock; None: none does."""
+        """Return the block of this process that holds the lock, or one of the thread that holds all slots."""
+        found: dict[str, Block] = {}
         for holding in self._backend.held():
-            lease = holding.lease() if holding.fence.resource == self._resource else None
+            lease = holding.lease() if holding.fence.resource in self._resources else None
             find = getattr(lease, "_block", None)
             block: Block | None = None if find is None else find()
             if block is not None:
-                return block
-        return None
+                found[holding.fence.resource] = block
+        threads = {block.begun_by[0] for block in found.values()}
+        return next(iter(found.values())) if len(found) == len(self._resources) and len(threads) == 1 else None
 
 
 class _Watch:

@@ -184,7 +184,8 @@ process.after_fork(_make_label)
 _NAMES = tuple(each.name for each in fields(Settings) if each.init and each.name != "one_try")
 _WAITING = "; ttl sets how long a lock lasts, hold(timeout=...) sets how long to wait for it"
 _HINTS = {
-    "at_least": "; it is an argument of hold() and locked(), of one lock; what acquire() takes is freed by release()",
+    "at_least": "; it is an argument of hold() and locked(), of one lock or of slots; what acquire() takes is freed by "
+    "release()",
     "busy": "; it is an argument of locked(); elsewhere catch NotAcquired, or call try_acquire()",
     "clock_floor": "; it is an option of coordinators, and not of those of SQL",
     "replicas": "; it is an option of RedisCoordinator",

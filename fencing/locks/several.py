@@ -25,6 +25,10 @@ MOST_LOCKS = 100
 """How many locks are taken at once, at most. Each takes a request while the others are held."""
 
 
+INSTEAD_OF_SLOTS = "; hold a slot in a block around this one, with a time-out"
+"""What is said to a caller that passes slots."""
+
+
 class At(NamedTuple):
     """The effect: run a plan of one of the coordinators."""
 
@@ -62,14 +66,23 @@ class _Part:
         return plans.give_back(self.backend, self.resource, self.taking, self.settings)
 
 
-def check_names(resources: Iterable[str]) -> Iterable[str]:
-    """Return the names if they are several; raise TypeError if it is one text."""
+def check_names(resources: Iterable[str]) -> list[str]:
+    """Return the names if they are several; raise TypeError if it is one text, or if one of them is a lock or slots."""
     if isinstance(resources, (str, bytes, Set, Mapping)) or not isinstance(resources, Iterable):
         raise TypeError(
             f"hold_all takes a list of names, not {type(resources).__name__}: the leases come in its order; "
             f"write hold_all([name, ...])"
         )
-    return resources
+    names = list(resources)
+    for each in names:
+        if hasattr(each, "resources"):  # which slot it will be is not known before
+            raise TypeError(f"hold_all takes names of locks, not {type(each).__name__}{INSTEAD_OF_SLOTS}")
+        if hasattr(each, "resource"):
+            raise TypeError(
+                f"hold_all of a coordinator takes names, not {type(each).__name__}; pass its name, or write "
+                f"fencing.hold_all([lock, ...])"
+            )
+    return names
 
 
 def check_locks(given: list[Any]) -> list[Any]:

@@ -11,6 +11,7 @@ from fencing.kernel.effects import run
 from fencing.kernel.errors import NotAcquired
 from fencing.locks.any_slot import acquire_slot, check_slot_options, check_slot_settings, check_slots
 from fencing.locks.arguments import NOT_PICKLED, settings_of
+from fencing.locks.capabilities import check_at_least
 from fencing.locks.coordinator import CoordinatorBase
 from fencing.locks.hold import TWICE, Hold
 from fencing.locks.holding import Grant
@@ -89,13 +90,15 @@ class Slots:
         except NotAcquired:
             return None
 
-    def hold(self, timeout: float | None = None) -> SlotHold:
+    def hold(self, timeout: float | None = None, *, at_least: float | None = None) -> SlotHold:
         """Hold a slot for a ``with`` block: acquire it, and release it when the block ends.
 
         An error of the block is raised unchanged.
 
         Args:
             timeout: seconds to wait, claims included; None waits for ever, 0 tries each slot once.
+            at_least: seconds from the grant for which the slot stays taken, also if the block ends before, as with
+                :meth:`fencing.FencedLock.hold`; None: its end frees the slot.
 
         Raises:
             LeaseLost: the block raised nothing, but the slot was lost; ``completed`` is True. Other holders may have
@@ -103,8 +106,11 @@ class Slots:
             NotAcquired: no slot was free in time, or newer fences superseded each grant. Try later.
             CoordinatorUnavailable, GuardUnavailable: no answer in time; the slot was given back. Retry.
             MarkImplausible, GuardNotEnforceable: the set-up is broken. Change it as the message says.
+            TypeError, ValueError: ``at_least`` is refused, as there. Change it as the message says.
         """
-        return SlotHold(self, timeout)
+        if at_least is not None:
+            at_least = check_at_least(self._backend, self._settings, at_least)
+        return SlotHold(self, timeout, at_least)
 
     if not TYPE_CHECKING:  # type checkers report ``with slots`` themselves
 
@@ -157,6 +163,8 @@ class SlotHold(Hold):
                 held_by_this=self._waiter,
                 slots=error.slots,
             ) from None
+        if self._at_least is not None:
+            lease._stay(self._at_least)
         slot = FencedLock(slots.coordinator, lease.fence.resource)
         slot._settings = slots._settings
         self._lock = slot  # from here on the block is one of that slot's lock

@@ -10,6 +10,7 @@ from fencing.kernel.effects import run_async
 from fencing.kernel.errors import NotAcquired
 from fencing.locks.any_slot import acquire_slot, check_slot_options, check_slot_settings, check_slots
 from fencing.locks.arguments import NOT_PICKLED, settings_of
+from fencing.locks.capabilities import check_at_least
 from fencing.locks.coordinator import CoordinatorBase
 from fencing.locks.hold_async import TWICE, AsyncHold
 from fencing.locks.holding import Grant
@@ -99,14 +100,18 @@ class AsyncSlots:
         except NotAcquired:
             return None
 
-    # SYNC instead: def hold(self, timeout: float | None = None) -> SlotHold:
-    def hold(self, timeout: float | None = None, *, cancel_on_loss: bool = False) -> AsyncSlotHold:
+    # SYNC instead: def hold(self, timeout: float | None = None, *, at_least: float | None = None) -> SlotHold:
+    def hold(
+        self, timeout: float | None = None, *, at_least: float | None = None, cancel_on_loss: bool = False
+    ) -> AsyncSlotHold:
         """Hold a slot for an ``async with`` block: acquire it, and release it when the block ends.
 
         An error of the block is raised unchanged. Cancelling the task, even twice, does not prevent the release.
 
         Args:
             timeout: seconds to wait, claims included; None waits for ever, 0 tries each slot once.
+            at_least: seconds from the grant for which the slot stays taken, also if the block ends before, as with
+                :meth:`fencing.AsyncFencedLock.hold`; None: its end frees the slot.
             cancel_on_loss: cancel the block as soon as the lease is known to be lost, and raise LeaseLost.
 
         Raises:
@@ -115,14 +120,17 @@ class AsyncSlots:
             NotAcquired: no slot was free in time, or newer fences superseded each grant. Try later.
             CoordinatorUnavailable, GuardUnavailable: no answer in time; the slot was given back. Retry.
             MarkImplausible, GuardNotEnforceable: the set-up is broken. Change it as the message says.
+            TypeError, ValueError: ``at_least`` is refused, as there. Change it as the message says.
         """
         # SYNC "Cancelling the task, even twice, does not prevent the release.":
         # SYNC "cancel_on_loss: ... raise LeaseLost.":
         # SYNC "the slot was lost. If ... its end.": the block raised nothing, but the slot was lost; ``completed`` is
         #     True.
         # SYNC "had the slot meanwhile": had it meanwhile
-        # SYNC instead: return SlotHold(self, timeout)
-        return AsyncSlotHold(self, timeout, cancel_on_loss)
+        if at_least is not None:
+            at_least = check_at_least(self._backend, self._settings, at_least)
+        # SYNC instead: return SlotHold(self, timeout, at_least)
+        return AsyncSlotHold(self, timeout, cancel_on_loss, at_least)
 
     if not TYPE_CHECKING:  # type checkers report ``async with slots`` themselves
 
@@ -177,6 +185,8 @@ class AsyncSlotHold(AsyncHold):
                 held_by_this=self._waiter,
                 slots=error.slots,
             ) from None
+        if self._at_least is not None:
+            lease._stay(self._at_least)
         slot = AsyncFencedLock(slots.coordinator, lease.fence.resource)
         slot._settings = slots._settings
         self._lock = slot  # from here on the block is one of that slot's lock

@@ -275,7 +275,7 @@ class RedisPlans(Backend):
         token = new_token()
 
         def attempt(timeout: float, last_attempt: bool) -> Call:
-            milliseconds = max(math.ceil((free_at - self.clock()) * 1000), 1)
+            milliseconds = max(math.ceil((free_at - self.clock()) * 1000), 1) + 1  # Redis cuts its time to whole ones
             return release_later_call(grant.resource, grant.token, token, milliseconds, timeout)
 
         answer = yield from self.plan_until_answered(attempt, grant.resource, settings, deadline)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from fencing.redis.calls import Arguments, Call, Form, call_without_token, form_of, record_start, release_keys, size_of
 from fencing.redis.keys import keys_of
 from fencing.redis.resp import bulks, script_call
-from fencing.redis.scripts import HOLDER, RELEASE, RELEASE_SEVERAL, Script
+from fencing.redis.scripts import HOLDER, RELEASE, RELEASE_LATER, RELEASE_SEVERAL, Script
 from fencing.redlock.scripts import ACQUIRE, HIGHEST, JOIN, RENEW
 
 MEMBER_KEYS = ("fencing:1:member", "fencing:1:back", "fencing:1:seed", "fencing:1:highest")
@@ -17,7 +17,7 @@ MEMBER_KEYS = ("fencing:1:member", "fencing:1:back", "fencing:1:seed", "fencing:
 
 _new = tuple.__new__  # the constructor of a NamedTuple is a function in Python
 
-FOR_ANYONE = frozenset((RELEASE.name, RELEASE_SEVERAL.name, HOLDER.name))
+FOR_ANYONE = frozenset((RELEASE.name, RELEASE_LATER.name, RELEASE_SEVERAL.name, HOLDER.name))
 """The scripts that a node runs whether it is a member or not. All others end with the words of ``member.lua``."""
 
 

@@ -25,7 +25,7 @@ from fencing.kernel.retry import NoReply
 from fencing.kernel.waking import LOST_WAKE_SECONDS, Wake
 from fencing.redis.calls import Call, count_call, release_call
 from fencing.redis.connection_factory import MAX_CONNECTIONS, map_error
-from fencing.redis.scripts import RELEASE, RELEASE_SEVERAL
+from fencing.redis.scripts import RELEASE, RELEASE_LATER, RELEASE_SEVERAL
 from fencing.redlock.bundle import Bundle, NodeConnection
 from fencing.redlock.calls import Fanout
 from fencing.redlock.decisions import check_answered
@@ -69,7 +69,7 @@ class FanoutConnections:
             RuntimeError: the coordinator is closed. Make a new one.
         """
         call, pool = fanout.call, self._pool
-        if pool.closed and call.form.script is not RELEASE:  # a block may end after the closing
+        if pool.closed and call.form.script not in (RELEASE, RELEASE_LATER):  # a block may end after the closing
             raise RuntimeError(CLOSED)
         found = self._owing.get(_first_token(call)) if self._owing else None
         wanted = found() if found is not None else None

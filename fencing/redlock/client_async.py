@@ -18,7 +18,7 @@ from fencing.kernel.workers import PerLoop
 from fencing.redis.calls import Call
 from fencing.redis.connection_async import LoopConnection, Request
 from fencing.redis.connection_factory import IDLE_SECONDS
-from fencing.redis.scripts import RELEASE, RELEASE_SEVERAL
+from fencing.redis.scripts import RELEASE, RELEASE_LATER, RELEASE_SEVERAL
 from fencing.redlock.calls import Fanout, bytes_for
 from fencing.redlock.decisions import check_answered, vote
 from fencing.redlock.nodes import INFO, LOAD_CALLS, LOADS, STALLED_SECONDS, Nodes
@@ -40,7 +40,7 @@ class _NodeRequest(Request):
 
     @property
     def must_run(self) -> bool:
-        return self.call.form.script in (RELEASE, RELEASE_SEVERAL)
+        return self.call.form.script in (RELEASE, RELEASE_LATER, RELEASE_SEVERAL)
 
     @property
     def stalls_at(self) -> float:
@@ -267,7 +267,7 @@ class AsyncFanoutConnections:
         if found is None or self.closed:
             if not self.closed:
                 return self._loops[loop]
-            if fanout.script is not RELEASE:  # a block may end after the closing; it gets connections of its own
+            if fanout.script not in (RELEASE, RELEASE_LATER):  # a block may end after the closing, and gets its own
                 raise RuntimeError(CLOSED)
             return _make_all(self._nodes, loop)
         return found

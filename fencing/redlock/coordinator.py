@@ -55,7 +55,8 @@ class RedlockCoordinator(Coordinator):
         node_timeout: seconds after which a node that did not reply counts as a refusal; None: a 200th of the ttl, but 5
             to 50 ms.
         longest_ttl: seconds, the longest ttl of any lock on these nodes; None: this coordinator's ttl. A node that was
-            restarted grants nothing for so long. All coordinators of the nodes must have the same.
+            restarted grants nothing for so long. All coordinators of the nodes must have the same. ``at_least`` of a
+            block may be as long: then a majority keeps the lock, if a majority answers the release.
         restart_wait: whether a node that was restarted with its data waits, too. False is right only if all nodes have
             ``appendfsync always``. A node that lost its data always waits.
         clock_floor: whether numbers start from the client's clock in microseconds. Safety does not depend on it.

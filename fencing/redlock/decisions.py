@@ -245,6 +245,18 @@ def decide_renewals(replies: Replies, count: int, quorum: int) -> list[bool | No
     return decided
 
 
+def decide_stay(replies: Replies, quorum: int) -> bool | None:
+    """Return whether a lock stays taken after its release, as a majority says; None: no majority agrees.
+
+    Args:
+        replies: of redis/lua/release_later.lua: 1 of a node at which it stays taken, 0 of one that did not have it.
+        quorum: how many nodes are a majority.
+    """
+    if replies.count(1) >= quorum:
+        return True
+    return False if replies.count(0) >= quorum else None
+
+
 def decide_holder(replies: Replies, quorum: int) -> Any:
     """Return the reply of lua/holder.lua that stands for the holder, with the remaining ms of its Q-th longest node.
 

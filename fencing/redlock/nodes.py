@@ -15,7 +15,7 @@ from fencing.redis.calls import plain_command
 from fencing.redis.connection_factory import PIPELINES, ConnectionFactory, hint_of_valkey
 from fencing.redis.quirks import sentinel_service
 from fencing.redis.resp import bulk, bulks
-from fencing.redis.scripts import RELEASE, RELEASE_SEVERAL
+from fencing.redis.scripts import RELEASE, RELEASE_LATER, RELEASE_SEVERAL
 from fencing.redlock.calls import Fanout, member_words
 from fencing.redlock.scripts import ACQUIRE, FORCE_RELEASE, REMINT, RENEW
 
@@ -26,7 +26,7 @@ INFO = b"*1\r\n" + bulks(("INFO",))
 
 LOAD_CALLS = tuple(
     plain_command("SCRIPT", "LOAD", script.text, replies=(bytes, str))
-    for script in (ACQUIRE, RENEW, RELEASE, RELEASE_SEVERAL, REMINT, FORCE_RELEASE)
+    for script in (ACQUIRE, RENEW, RELEASE, RELEASE_LATER, RELEASE_SEVERAL, REMINT, FORCE_RELEASE)
 )
 LOADS = tuple(call.packed for call in LOAD_CALLS)
 """Each new connection loads these scripts, and one whose server has forgotten a script. A node that is slower than the

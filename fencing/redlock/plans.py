@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -16,7 +18,7 @@ from fencing.kernel.retry import LEAST_SECONDS, Answer, Backoff, NoReply
 from fencing.locks.backend import BACKOFF, Backend, Holder, Taken, Undecided
 from fencing.locks.holding import Grant, GrantOrFence
 from fencing.locks.settings import Settings
-from fencing.redis.calls import Arguments, Call, release_call
+from fencing.redis.calls import Arguments, Call, release_call, release_later_call
 from fencing.redis.scripts import Script
 from fencing.redlock.calls import (
     Fanout,
@@ -40,6 +42,7 @@ from fencing.redlock.decisions import (
     decide_grant,
     decide_holder,
     decide_renewals,
+    decide_stay,
     decide_take,
     free_nodes,
     named,
@@ -204,6 +207,34 @@ class RedlockPlans(Backend):
         except NoReply as failure:
             replies, _, repeated = yield from self._plan_again(fanout, grant.resource, settings, deadline, failure)
         return replies.count(0) < self.quorum or repeated  # an earlier attempt may have freed it
+
+    def plan_release_later(
+        self, grant: GrantOrFence, settings: Settings, *, free_at: float, deadline: float
+    ) -> Plan[bool]:
+        """Release a lock that stays taken until then: see ``ReleasesLater`` in ``fencing/locks/capabilities.py``.
+
+        It is asked for until a majority of the nodes has it: with fewer, others would get the lock when the ttl ends at
+        the rest. The new token is made of the old one, so that a later attempt counts the nodes of the earlier ones.
+        """
+        token, failures, repeated = _token_after(grant.token), 0, False
+
+        def attempt(timeout: float, last_attempt: bool) -> Fanout:
+            milliseconds = max(math.ceil((free_at - self.clock()) * 1000), 1) + 1  # a node cuts its time to whole ones
+            call = release_later_call(grant.resource, grant.token, token, milliseconds, timeout)
+            return self._first(call, settings, timeout)
+
+        while True:
+            answer = yield from self.plan_until_answered(attempt, grant.resource, settings, deadline)
+            stays, repeated = decide_stay(answer.value, self.quorum), repeated or answer.repeated
+            if stays is not None:
+                return stays or repeated  # an earlier attempt may have released it
+            failures, repeated = failures + 1, True
+            pause = BACKOFF.pause(failures)
+            if self.clock() + pause >= deadline:
+                count = answer.value.count(1)
+                text = f"after its release it stays taken at {count} of {self.nodes} nodes only; {self._hint}"
+                raise self._no_majority(grant.resource, text)
+            yield Sleep(pause)
 
     def plan_release_all(
         self, grants: Sequence[GrantOrFence], settings: Settings, *, deadline: float
@@ -516,6 +547,12 @@ class RedlockPlans(Backend):
 
     def _no_majority(self, about: str, text: str) -> CoordinatorUnavailable:
         return CoordinatorUnavailable(f"no majority for {about!r}: {text}", resource=about, address=self.address)
+
+
+def _token_after(token: str) -> str:
+    """Return the token of a lock that stays taken after its release. It tells nothing of the old one."""
+    digest = hashlib.sha256(f"released {token}".encode()).digest()
+    return base64.urlsafe_b64encode(digest)[: len(token)].decode()
 
 
 def _is_stranger(reply: Any) -> bool:

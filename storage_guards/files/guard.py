@@ -15,6 +15,7 @@ from fencing.kernel.fence import Fence, HasFence, Mark
 from storage_guards.blocks import block
 from storage_guards.files.base import CLOSE, FileBase, FileTransaction, do
 from storage_guards.files.io import Body, Opened
+from storage_guards.once import refuse_once
 from storage_guards.sending import Sending
 
 
@@ -90,26 +91,30 @@ class FileGuard(FileBase):
         """
         return self._run(self._plan_path(resource))  # type: ignore[no-any-return]
 
-    def write(self, holder: Fence | HasFence, data: bytes, *, claim: bool = False) -> None:
+    def write(self, holder: Fence | HasFence, data: bytes, *, claim: bool = False, once: None = None) -> None:
         """Replace the bytes of the holder's resource, by one rename.
 
         Args:
             holder: a lease or a fence.
             data: the bytes, at most 64 MiB. Publish larger ones.
             claim: claim and write at once. It is right only if the data depend on nothing read before.
+            once: None. A key is refused: this guard does nothing once per key (docs/guards/once.md has those that do).
 
         Raises:
-            TypeError, ValueError: ``data`` is refused.
+            TypeError, ValueError: ``data`` or ``once`` is refused.
             StaleFence: a newer fence was claimed. Stop.
             UnclaimedFence: this fence was not claimed here, or a restore has lost the claim. Acquire again.
             OutcomeUnknown: the disk refused after the rename, or the write was interrupted. Ask :meth:`landed`.
             GuardUnavailable: the resource stayed locked, or the disk refused; nothing was written. Retry.
             GuardNotEnforceable: the folder cannot be used. The text says what to do.
         """
+        refuse_once(once, "a write")
         sending = Sending()
         self._send(self._plan_write(holder, data, claim, sending), sending)
 
-    def publish(self, holder: Fence | HasFence, files: Mapping[str, Body], *, claim: bool = False) -> Path:
+    def publish(
+        self, holder: Fence | HasFence, files: Mapping[str, Body], *, claim: bool = False, once: None = None
+    ) -> Path:
         """Make a folder of files the current one, by one rename of the pointer. Readers see all of it, or nothing.
 
         The files are copied first, without a lock. One that is changed meanwhile is refused. An error before the rename
@@ -119,14 +124,16 @@ class FileGuard(FileBase):
             holder: a lease or a fence.
             files: bytes, or the path of a file to copy, by name. A name has no slash.
             claim: claim and publish at once. It is right only if the files depend on nothing read before.
+            once: as of :meth:`write`.
 
         Returns:
             The folder. Its files never change: do not write in it.
 
         Raises:
-            TypeError, ValueError: a name or a body is refused, or a file was changed while it was copied.
+            TypeError, ValueError: a name, a body or ``once`` is refused, or a file was changed while it was copied.
             StaleFence, UnclaimedFence, OutcomeUnknown, GuardUnavailable, GuardNotEnforceable: as :meth:`write`.
         """
+        refuse_once(once, "a publication")
         sending = Sending()
         return self._send(self._plan_publish(holder, files, claim, sending), sending)  # type: ignore[no-any-return]
 

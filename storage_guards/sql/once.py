@@ -44,9 +44,10 @@ def plan_once(admitted: Admitted, key: str, holder: Fence | HasFence) -> Plan[No
 
     noted, done, floor = yield Ask([on("note_done"), on("read_done", after="refused"), on("key_floor")])
     if noted is None:
-        if done is None:  # somebody deletes rows by hand
+        if done is not None:
+            raise already_done(holder, key, int(done[0]), int(done[2]))
+        if floor is None:  # somebody deletes rows by hand
             raise GuardUnavailable(f"what is noted of {key!r} has just gone; retry", resource=fence.resource)
-        raise already_done(holder, key, int(done[0]), int(done[2]))
     if floor is not None:
         raise TooOld(resource=fence.resource, key=key, floor=floor[0])
 

@@ -13,7 +13,8 @@ mark's row lock. So the committed ids are the latest part of the mark's history,
 - **Neither: None.** Too many writes came after it, or this is not the database that it was sent to.
 
 A block with ``once=`` also has a row for its key, with the id of its write. That row stays. So it tells the verdict
-for ever: its id is the write's (True), or another write has done it (False).
+for ever: its id is the write's (True), or another write has done it, or nobody has (False). Only where the key is at or
+below the floor of the keys, a row that is not there says nothing.
 
 The oldest entry of all is the table's id, for the first write of a mark. It counts only above the floor: below, the
 mark may have been pruned with the write in it, and begun anew.
@@ -74,8 +75,8 @@ class Settled(NamedTuple):
         table: the table's id, from its floor row: the oldest entry of each mark that remembers all of its writes. ""
             where there is none.
         floor: the highest number among marks that were pruned.
-        done_by: the id of the write that has done what the unknown one does once. None: it is not done, or that was
-            pruned; or the unknown write has no key.
+        done_by: the id of the write that has done what the unknown one does once. "": it is not done. None: its row may
+            have been pruned, or the unknown write has no key.
     """
 
     recent_writes: str | None

@@ -251,7 +251,7 @@ def plan_settle(unknown: OutcomeUnknown) -> Plan[bool | None]:
     fence = unknown.fence
     probes = [_on("lock_mark", fence), _on("lock_absence", fence, after="refused"), _on("lock_floor", fence)]
     if unknown.once is not None:
-        probes.append(Statement("read_done", fence.resource, key=unknown.once))
+        probes += [Statement(name, fence.resource, key=unknown.once) for name in ("read_done", "key_floor")]
     for _ in range(ROUNDS):
         mark, absent, floor, *done = yield Ask(probes, begins=True, read_committed=True, ends="ROLLBACK")
         if is_admitted(mark) or is_admitted(absent):
@@ -262,10 +262,16 @@ def plan_settle(unknown: OutcomeUnknown) -> Plan[bool | None]:
                     recent_writes=None if mark is None else mark[0],
                     table="" if row is None else row[1],
                     floor=MAX_NUMBER if row is None else int(row[0]),
-                    done_by=done[0][1] if done and done[0] is not None else None,
+                    done_by=_done_by(*done) if done else None,
                 ),
             )
     raise keeps_changing(fence, ASK_AGAIN)
+
+
+def _done_by(done: Row | None, floor: Row | None) -> str | None:
+    if done is not None:
+        return str(done[1])
+    return "" if floor is None else None
 
 
 def plan_create(choice: Choice, lock: Sequence[str] = ()) -> Plan[None]:

@@ -68,6 +68,7 @@ _ADMITS = (
 
 _SECOND = "CAST(floor(extract(epoch FROM done_at)) AS bigint)"
 _SECOND_OF_SQLITE = "CAST(strftime('%s', done_at) AS INTEGER)"
+_AT_THE_KEY_FLOOR = "kept.resource = {resource} AND kept.once_key = '' AND kept.floor >= {key}"
 _LOWEST = (
     "SELECT once_key FROM {done} WHERE resource = {{resource}} AND once_key > '' AND once_key < {{key}} "
     f"ORDER BY once_key LIMIT {BATCH}"
@@ -94,7 +95,8 @@ class Statements(NamedTuple):
         read_mark: reads the mark: a row (number, token, seq, recent_writes, readers). It locks nothing, so the mark may
             change at any time.
         read_floor: reads the floor: a row (number, recent_writes). It locks nothing.
-        note_done: notes that the key is done. It answers with a row if that was not noted before.
+        note_done: notes that the key is done. It answers with a row if that was not noted before. A key that is not
+            above the floor is not noted: a transaction of the caller's own may be committed all the same.
         read_done: reads what is noted of the key: a row (number, write_id, the second in which it was done).
         key_floor: answers with a row (floor) if the key is not above the highest one that was pruned.
         last_done: reads the highest key among the lowest ones below this one, and how many these are.
@@ -180,13 +182,15 @@ def statements_on(table: str, done: str = DONE, *, postgresql: bool = True, oute
         # The first column of the answer is a number, as every performer expects it.
         note_done=(
             f"INSERT INTO {done} (resource, once_key, number, write_id) "
-            "VALUES ({resource}, {key}, {number}, {write}) ON CONFLICT DO NOTHING RETURNING number"
+            f"SELECT {{resource}}, {{key}}, {{number}}, {{write}} "
+            f"WHERE NOT EXISTS (SELECT 1 FROM {done} AS kept WHERE {_AT_THE_KEY_FLOOR}) "
+            "ON CONFLICT DO NOTHING RETURNING number"
         ),
         read_done=(
             f"SELECT number, write_id, {_SECOND if postgresql else _SECOND_OF_SQLITE} FROM {done} "
             "WHERE resource = {resource} AND once_key = {key}"
         ),
-        key_floor=f"SELECT floor FROM {done} WHERE resource = {{resource}} AND once_key = '' AND floor >= {{key}}",
+        key_floor=f"SELECT floor FROM {done} AS kept WHERE {_AT_THE_KEY_FLOOR}",
         last_done=f"SELECT max(once_key), count(*) FROM ({_LOWEST.format(done=done)}) AS lowest",
         raise_key_floor=(
             f"INSERT INTO {done} (resource, once_key, number, floor) VALUES ({{resource}}, '', 0, {{key}}) "
@@ -247,6 +251,8 @@ class MySQLStatements(NamedTuple):
             the mark must be read. It is not for a transaction of the caller's own, which may ask for its own
             ``LAST_INSERT_ID``.
         is_innodb: the engine is not looked up with each reading.
+        make_key_floor: makes the row of the keys' floor where there is none. A locking read of an absent row would lock
+            the gap, and so keep blocks of other resources waiting.
     """
 
     rule: Statements
@@ -255,6 +261,7 @@ class MySQLStatements(NamedTuple):
     stored_claim: str
     check_as_seen: str
     is_innodb: bool
+    make_key_floor: str
 
 
 def statements_on_mysql(table: str, done: str, schema: str, *, is_innodb: bool) -> MySQLStatements:
@@ -310,8 +317,9 @@ def statements_on_mysql(table: str, done: str, schema: str, *, is_innodb: bool) 
             read_floor=read,
             note_done=(
                 f"INSERT INTO {done} (resource, once_key, number, write_id, done_at) "
-                f"VALUES (UNHEX({{resource}}), UNHEX({{key}}), {{number}}, {{write}}, UTC_TIMESTAMP()) "
-                f"ON DUPLICATE KEY UPDATE number = number"
+                f"SELECT UNHEX({{resource}}), UNHEX({{key}}), {{number}}, {{write}}, UTC_TIMESTAMP() FROM "
+                f"(SELECT floor FROM {done} WHERE resource = UNHEX({{resource}}) AND once_key = '') AS kept "
+                f"WHERE kept.floor < UNHEX({{key}}) ON DUPLICATE KEY UPDATE number = number"
             ),
             read_done=read_done,
             key_floor=(
@@ -338,6 +346,11 @@ def statements_on_mysql(table: str, done: str, schema: str, *, is_innodb: bool) 
         claim.format(here=here, **STORE),
         check_as_seen.format(here=here),
         is_innodb,
+        (
+            f"INSERT INTO {done} (resource, once_key, number, done_at) "
+            f"VALUES (UNHEX({{resource}}), '', 0, UTC_TIMESTAMP()) "
+            f"ON DUPLICATE KEY UPDATE number = number"
+        ),
     )
 
 

@@ -289,6 +289,8 @@ class MySQLMarks(Marks):
         """Execute a statement on what is done once. An INSERT tells by no number whether there was a row already, so
         that is read behind it: it has the id of this write, or of another."""
         values = {**_values_of(statement), "key": f"'{statement.key.encode().hex()}'"}
+        if statement.name == "note_done":
+            fetch_directly(connection, texts.make_key_floor.format(**values))
         row = fetch_directly(connection, getattr(texts.rule, statement.name).format(**values))
         if statement.name not in ("note_done", "read_done"):
             return row

@@ -22,7 +22,7 @@ from fencing import Election, RedisCoordinator, on_sigterm
 from tests.support import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
-PROCESS, ORDERLY, LIFESPAN, OBSERVER = re.findall(
+PROCESS, ORDERLY, ASYNC_PROCESS, LIFESPAN, OBSERVER = re.findall(
     r"```python\n(.*?)```", (ROOT / "docs" / "guide" / "election.md").read_text("utf-8"), re.DOTALL
 )
 (ENDING,) = re.findall(
@@ -139,8 +139,11 @@ def with_ttl(code: str) -> str:
 
 
 @pytest.mark.thorough
-def test_three_replicas_under_a_rolling_restart(fleet: Fleet, tmp_path: Path, any_redis: RedisServer) -> None:
-    (tmp_path / "scheduler.py").write_text(with_ttl(PROCESS))
+@pytest.mark.parametrize("program", [PROCESS, ASYNC_PROCESS], ids=["threads", "asyncio"])
+def test_three_replicas_under_a_rolling_restart(
+    fleet: Fleet, tmp_path: Path, any_redis: RedisServer, program: str
+) -> None:
+    (tmp_path / "scheduler.py").write_text(with_ttl(program))
     replicas = {each.pid: each for each in (fleet.start("scheduler.py") for _ in range(3))}
     leaders = [fleet.leader()]
     for _ in range(3):

@@ -38,7 +38,7 @@ class Side:
         self.coordinator = SQLCoordinator(engine, ttl=10, guards=[self.guard])
         self.coordinator.create_tables()
         with engine.begin() as connection:
-            for table in jobs.TABLES:
+            for table in (*jobs.TABLES, *jobs.OF_THE_DEMO):
                 connection.execute(text(table))
             jobs.add_jobs(connection, 1)
 

@@ -422,7 +422,10 @@ class SimulatedRedis:
 
     def _release_later(self, keys: Sequence[str], args: Sequence[bytes]) -> Reply:
         token, new_token, left = args
-        if self.get(keys[0]) != token:
+        holder = self.get(keys[0])
+        if holder == new_token:
+            return 1
+        if holder != token:
             return 0
         first = self.sorted_set(keys[2])[:NOTIFIED_AFTER_LONG]
         number, granted, owner, _ = self._record_of(keys[1], token)

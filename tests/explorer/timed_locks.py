@@ -42,6 +42,7 @@ __all__ = [
     "BELIEF_US",
     "BOTH",
     "EARLIEST_US",
+    "EARLY",
     "LAST_CHECK",
     "TTL_US",
     "Client",
@@ -52,6 +53,7 @@ __all__ = [
 
 BOTH = "two believe to hold the lock"
 LAST_CHECK = "one acts on its last look at remaining(), and another believes to hold the lock"
+EARLY = "one gets the lock before another's at_least is over"
 ACCEPTED = "a write is accepted while another believes to hold the lock"
 
 TTL = 0.1
@@ -96,7 +98,7 @@ class Client:
 
     def __init__(self, scenario: Timed, index: int, history: tuple[tuple[Any, int], ...]) -> None:
         self.effect: Any = None
-        self.until = 0
+        self.until = self.stays_until = 0
         self.settings = scenario.settings
         self._answers = iter(history)
         self._now = 0
@@ -176,6 +178,20 @@ class Client:
         assert self.lease is not None
         self.run(set_ttl(self.backend, self.lease._holding, settings))
 
+    def release_later(self, at_least: float) -> None:
+        """End a block of ``hold(at_least=...)``. An answer behind the end of its lease promises nothing."""
+        assert self.lease is not None
+        self.lease._stay(at_least)
+        free_at, until = self.lease._free_at, self.lease._holding.deadline
+        assert free_at is not None
+        if self.lease._release_until(None, free_at) and self.backend.clock() < until:
+            self.stays_until = round(free_at * 1e6)
+
+    def reclaim(self) -> None:
+        """Replace the fence."""
+        assert self.lease is not None
+        self.lease = self.lease.reclaim()
+
     def pause(self, about: str) -> None:
         """Let any time pass."""
         self.perform(_Recheck(about))
@@ -226,6 +242,7 @@ class Timed:
         in_turn: whether a client begins after the one before it was granted the lock.
         prompt: whether an answer is heard as soon as it is decided.
         fragile: the nodes that restart.
+        longest_us: for how long a node of Redlock that was restarted waits.
         settings, redis, mixin, one_token: with a rule off.
     """
 
@@ -243,6 +260,7 @@ class Timed:
     in_turn: bool = False
     prompt: bool = False
     fragile: tuple[int, ...] = (0,)
+    longest_us: int = TTL_US
     settings: Settings = SETTINGS
     redis: type[SimulatedRedis] | None = None
     mixin: type | None = None
@@ -255,7 +273,8 @@ class Timed:
         plans_of: Any = type("Plans", bases, {})()
         plans_of.clock_floor, plans_of.settings = False, self.settings
         if self.nodes:
-            plans_of.nodes, plans_of.ready, plans_of.node_timeout, plans_of.longest_ttl = self.nodes, set(), 0.01, TTL
+            plans_of.nodes, plans_of.ready, plans_of.node_timeout = self.nodes, set(), 0.01
+            plans_of.longest_ttl = self.longest_us / 1e6
         return plans_of
 
 
@@ -263,6 +282,7 @@ class Local(NamedTuple):
     history: tuple[tuple[Any, int], ...] = ()
     until: int = 0  # by its clock
     has_held: bool = False
+    stays_until: int = 0  # it has released the lock, which stays taken until then, by its clock
     replies: tuple[Any, ...] = ()  # of each node
     decided: bool = False
 
@@ -320,7 +340,7 @@ class TimedWorld:
         self.scenario = scenario
         self.count = scenario.nodes or 1
         self._redis = scenario.redis or (Node if scenario.nodes else SimulatedRedis)
-        self._played: dict[Any, tuple[Any, int]] = {}
+        self._played: dict[Any, tuple[Any, int, int]] = {}
         self._ran: dict[Any, tuple[Reply, Snapshot]] = {}
 
     def start(self) -> TimedState:
@@ -338,8 +358,11 @@ class TimedWorld:
 
     def steps(self, state: TimedState) -> Iterator[Step]:
         for step in self._steps(state):
-            believing = sum(self._believes(step.state, client) for client in range(len(state.clients)))
-            yield step._replace(violated=(*step.violated, BOTH)) if believing > 1 else step
+            after, clients = step.state, range(len(state.clients))
+            believing = sum(self._believes(after, client) for client in clients)
+            stays = any(after.clocks[client] < after.clients[client].stays_until for client in clients)
+            violated = (BOTH,) * (believing > 1) + (EARLY,) * (believing > 0 and stays)
+            yield step._replace(violated=(*step.violated, *violated)) if violated else step
 
     def _believes(self, state: TimedState, client: int) -> bool:
         return state.clocks[client] < state.clients[client].until
@@ -389,7 +412,7 @@ class TimedWorld:
                 return
             yield Step(f"{name} begins", self._resumed(state, client, None))
             return
-        effect, _ = self._play(client, local.history)
+        effect, *_ = self._play(client, local.history)
         if effect is None or len(local.history) > self.scenario.most:
             return
         if isinstance(effect, (Call, Fanout)):
@@ -433,9 +456,9 @@ class TimedWorld:
         """Let a client hear an answer, and send its next request."""
         while True:
             history = (*state.clients[client].history, (answer, state.clocks[client]))
-            effect, until = self._play(client, history)
-            has_held = until > 0 or state.clients[client].has_held
-            local = Local(history if effect is not None else (_OVER,), until, has_held)
+            effect, until, stays_until = self._play(client, history)
+            has_held = max(until, stays_until) > 0 or state.clients[client].has_held
+            local = Local(history if effect is not None else (_OVER,), until, has_held, stays_until)
             blank = (None,) * self.count
             state = state._replace(clients=_replaced(state.clients, client, local._replace(replies=blank)))
             if isinstance(effect, Fanout):
@@ -448,13 +471,13 @@ class TimedWorld:
                 state = _sent(state, client, 0, (effect,), True)
             return state
 
-    def _play(self, client: int, history: tuple[tuple[Any, int], ...]) -> tuple[Any, int]:
+    def _play(self, client: int, history: tuple[tuple[Any, int], ...]) -> tuple[Any, int, int]:
         if history == (_OVER,):
-            return None, 0
+            return None, 0, 0
         found = self._played.get((client, history))
         if found is None:
             played = Client(self.scenario, client, history)
-            found = self._played[client, history] = (played.effect, played.until)
+            found = self._played[client, history] = (played.effect, played.until, played.stays_until)
         return found
 
     def _arrives(self, state: TimedState, index: int) -> Step:
@@ -490,7 +513,7 @@ class TimedWorld:
 
     def _replied(self, state: TimedState, client: int, node: int, reply: Any) -> TimedState:
         local = state.clients[client]
-        effect, _ = self._play(client, local.history)
+        effect, *_ = self._play(client, local.history)
         replies = _replaced(local.replies, node, reply)
         decided = True
         if isinstance(effect, Fanout):
@@ -508,7 +531,7 @@ class TimedWorld:
     # Nodes
 
     def _words(self, node: int, run: int) -> str:
-        return member_words(f"process-{node}-{run}", TTL_US // 1000, True)
+        return member_words(f"process-{node}-{run}", self.scenario.longest_us // 1000, True)
 
     def _restarted(self, state: TimedState, node: int) -> Step:
         """Requests that are under way arrive behind the restart."""
@@ -545,8 +568,15 @@ def _later(state: TimedState, us: int, but_for: int | None = None) -> TimedState
     for node in range(len(state.nodes)):
         state = _gained(state, node, us)
     clocks = tuple(now + us * (client != but_for) for client, now in enumerate(state.clocks))
-    over = [0 < local.until <= now for local, now in zip(state.clients, clocks, strict=True)]
-    if any(over):  # nobody will ask when it ended
-        clients = zip(state.clients, over, strict=True)
-        state = state._replace(clients=tuple(each._replace(until=0) if is_over else each for each, is_over in clients))
+    ended = tuple(map(_without_ended, state.clients, clocks))
+    if ended != state.clients:
+        state = state._replace(clients=ended)
     return state._replace(clocks=clocks)
+
+
+def _without_ended(local: Local, now: int) -> Local:
+    """Forget what is over by the client's clock: nobody will ask when it ended."""
+    until, stays_until = local.until, local.stays_until
+    if 0 < until <= now:
+        local = local._replace(until=0)
+    return local._replace(stays_until=0) if 0 < stays_until <= now else local

@@ -120,3 +120,12 @@ def test_a_guard_without_once_says_which_guards_have_it(kind: str, tmp_path: Pat
         return
     with pytest.raises(TypeError, match="SQLAlchemyGuard, PsycopgGuard, RedisGuard"):
         begin(MINE, once="2026-11-23")
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_file_guard_writes_and_publishes_nothing_once(is_async: bool, tmp_path: Path) -> None:
+    guard: Any = (AsyncFileGuard if is_async else FileGuard)(tmp_path)
+    side = Side(is_async)
+    for call, body, what in ((guard.write, b"", "a write"), (guard.publish, {}, "a publication")):
+        error = side.expect(TypeError, call, MINE, body, once="2026-11-23")
+        assert f"cannot do {what} once per key: SQLAlchemyGuard, PsycopgGuard, RedisGuard, the pub" in str(error)

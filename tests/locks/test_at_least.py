@@ -63,6 +63,15 @@ def test_it_counts_from_before_the_request_of_the_grant(side: MemorySide) -> Non
     assert stays(side, 27)
 
 
+def test_a_release_without_an_answer_says_how_long_the_lock_may_stay_taken(
+    side: MemorySide, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The request may have got through: then the lock is taken for longer than its ttl."""
+    coordinator = side.coordinator(ttl=10)
+    held(side, coordinator.lock("r"), lambda lease: side.cut_off(coordinator), at_least=30)
+    assert "if it is still held, it frees itself within 30 s" in caplog.text
+
+
 def test_the_time_of_the_block_counts(side: MemorySide) -> None:
     held(side, side.coordinator().lock("r"), lambda lease: side.clock.advance(4), at_least=30)
     assert stays(side, 26)
@@ -325,4 +334,4 @@ def test_wrong_seconds_are_refused_before_anything_is_asked(
 def test_where_it_is_not_the_error_says_where_it_is(side: MemorySide, method: str) -> None:
     names: Any = ["r"] if method == "hold_all" else "r"
     error = side.expect(TypeError, getattr(side.coordinator(), method), names, at_least=30)
-    assert "it is an argument of hold() and locked(), of one lock" in str(error)
+    assert "it is an argument of hold() and locked(), of one lock or of slots" in str(error)

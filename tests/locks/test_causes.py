@@ -173,3 +173,23 @@ def test_pickling_keeps_the_cause() -> None:
     copy = pickle.loads(pickle.dumps(error))
     assert (copy.cause, str(copy)) == (error.cause, str(error))
     assert str(copy).endswith("has passed its deadline: renewal was off (renew=False); stop, and acquire again")
+
+
+@pytest.mark.parametrize(
+    ("end", "cause"),
+    [
+        ("release_all", "its coordinator's release_all() freed it, as at SIGTERM"),
+        ("close", "its coordinator was closed"),
+    ],
+)
+def test_what_its_coordinator_has_released_says_so(side: MemorySide, end: str, cause: str) -> None:
+    coordinator = side.coordinator()
+    own, others = (side.call(coordinator.acquire, name, timeout=0) for name in ("own", "others"))
+    side.call(own.release)
+    side.call(getattr(coordinator, end))
+    for error in (side.expect(LeaseLost, others.ensure_held), side.expect(LeaseLost, others.renew)):
+        assert (error.reason, error.cause) == ("released", cause)
+        assert f"was released: {cause}; acquire the lock again" in str(error)
+    enter = others.__aenter__ if side.asynchronous else others.__enter__
+    assert side.expect(LeaseLost, enter).cause == cause
+    assert side.expect(LeaseLost, own.ensure_held).cause is None  # its user did that before

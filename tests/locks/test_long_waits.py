@@ -107,6 +107,50 @@ def test_a_thread_that_its_holder_waits_for(logged: Callable[[], str]) -> None:
     assert f" at {__file__}:" in text
 
 
+def test_a_child_that_waits_for_all_slots_of_its_parent(logged: Callable[[], str]) -> None:
+    slots = MemoryCoordinator().slots("gpu", 2)
+    with slots.hold(), slots.hold():
+        child = in_thread(partial(contextvars.copy_context().run, hold, slots))
+        text = logged()
+    assert child.result(60) > 0
+    assert "s for the 2 slots of '{gpu}', inside blocks that hold all of them, which thread 'MainThread' began" in text
+
+
+def test_a_thread_that_the_holder_of_all_slots_waits_for(logged: Callable[[], str]) -> None:
+    slots = MemoryCoordinator().slots("gpu", 2)
+    leases: list[Any] = []
+
+    def parent() -> None:
+        with slots.hold() as lease, slots.hold():
+            leases.append(lease)
+            child = threading.Thread(target=hold, args=[slots], name="the child")
+            child.start()
+            child.join()
+
+    holder = threading.Thread(target=parent, name="the parent")
+    holder.start()
+    text = logged()
+    leases[0].release()
+    holder.join(60)
+    assert "s for the 2 slots of '{gpu}', all held by blocks of thread 'the parent'; that one stands in thr" in text
+
+
+def test_a_wait_for_slots_of_which_another_may_become_free_is_not_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    looked: list[None] = []
+    report = long_waits.LongWait.report
+    monkeypatch.setattr(long_waits.LongWait, "report", lambda self: looked.append(report(self)))
+    slots = MemoryCoordinator().slots("gpu", 2)
+    other = in_thread(slots.acquire).result(60)
+    with slots.hold():
+        child = in_thread(partial(contextvars.copy_context().run, hold, slots))
+        wait_until(lambda: looked)
+        other.release()
+        assert child.result(60) > 0
+    assert not caplog.records
+
+
 def test_a_sync_lock_that_stops_an_event_loop(logged: Callable[[], str]) -> None:
     lock = MemoryCoordinator().lock("r")
 

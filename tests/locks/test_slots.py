@@ -31,6 +31,7 @@ from fencing.locks.settings import Settings
 from fencing.memory.plans import MemoryPlans
 from storage_guards import AsyncMemoryGuard, MemoryGuard
 from tests.support.blocks import block, done, elsewhere, play
+from tests.support.interrupted_lines import raise_at_line
 from tests.support.memory_side import MemorySide
 
 # Names, numbers and options
@@ -80,7 +81,8 @@ def test_a_name_is_a_text(side: MemorySide, name: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"max_waiters": 3}, "not counted"),
+        ({"max_waiters": 3}, "no max_waiters.* stand in no queue, and are not counted; leave max_waiters=3 out, or"),
+        ({"at_least": 3}, r"argument of hold\(\) and locked\(\), of one lock or of slots"),
         ({"reentrant": True}, "not re-entrant"),
         ({"prefix": "x:"}, "option of coordinators"),
         ({"tll": 3}, "not an option of a lock"),
@@ -148,12 +150,48 @@ def test_what_is_no_lock_is_refused_in_words(side: MemorySide) -> None:
     slots = side.coordinator().slots("gpu", 2)
     with pytest.raises(TypeError, match="hold a slot in a block around this one"):
         hold_all([slots])
+    with pytest.raises(TypeError, match=r"takes names of locks, not (Async)?Slots; hold a slot in a block around this"):
+        side.coordinator().hold_all(["a", slots])
+    with pytest.raises(
+        TypeError, match=r"takes names, not (Async)?FencedLock; pass its name, or write fencing\.hold_a"
+    ):
+        side.coordinator().hold_all([side.coordinator().lock("a")])
     with pytest.raises(TypeError, match="neither pickled nor copied"):
         slots.__reduce_ex__(2)
     side.expect(TypeError, type(slots).__aenter__ if side.asynchronous else type(slots).__enter__, slots)
 
 
 # Blocks
+
+
+def test_a_slot_stays_taken_after_its_block(side: MemorySide) -> None:
+    """Until the moment that counts from its grant; the other slots are not concerned."""
+    slots = side.coordinator(ttl=10).slots("gpu", 2)
+
+    async def story() -> int:
+        async with block(slots, timeout=0, at_least=30) as lease:
+            side.clock.advance(5)
+            return int(lease.slot)
+
+    slot = play(side, story)
+    holder = side.holder(f"{{gpu}}#{slot}")
+    assert holder.released
+    assert holder.remaining == pytest.approx(25)
+    other = side.call(slots.acquire, timeout=0)
+    assert other.slot == 1 - slot
+    assert side.call(slots.try_acquire) is None
+    side.call(other.release)
+    side.clock.advance(25)
+    leases = [side.call(slots.acquire, timeout=0) for _ in range(2)]
+    assert {lease.slot for lease in leases} == {0, 1}
+    for lease in leases:
+        side.call(lease.release)
+
+
+@pytest.mark.parametrize(("at_least", "says"), [(-1, "between 0 seconds and a year"), (61, "at most max_lifetime")])
+def test_wrong_seconds_of_at_least_are_refused(side: MemorySide, at_least: float, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        side.coordinator(max_lifetime=60).slots("gpu", 2).hold(at_least=at_least)
 
 
 def test_a_block_inside_a_block_is_one_more_slot(side: MemorySide) -> None:
@@ -534,6 +572,24 @@ def test_a_request_for_all_that_is_interrupted_is_given_back_in_all(side: Memory
     side.expect(Interruption, coordinator.slots("gpu", 3).acquire, timeout=5)
     assert all(side.holder(f"{{gpu}}#{slot}") is None for slot in range(3))
     assert asked[:4] == ["acquire_any", "release", "release", "release"]
+
+
+def test_an_interruption_at_any_line_is_raised_as_it_is() -> None:
+    """Also before the first request, when there is nothing yet to give back."""
+    with MemoryCoordinator() as coordinator:
+        slots = coordinator.slots("gpu", 2)
+
+        def take() -> None:
+            slots.acquire(timeout=5).release()
+
+        for number in itertools.count(1):
+            try:
+                _, was_raised = raise_at_line(number, Interruption(), ("fencing/locks/any_slot", "locks/plans"), take)
+            except Interruption:
+                continue
+            assert not was_raised
+            break
+        assert number > 40
 
 
 class Interruption(BaseException):

@@ -1393,6 +1393,20 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/sql/test_once.py::test_pruning_raises_the_floor_of_the_keys[sqlite]",),
     ),
     Mutant(
+        "a-key-that-is-too-old-is-noted-all-the-same",
+        "storage_guards/sql/statements.py",
+        'f"WHERE NOT EXISTS (SELECT 1 FROM',
+        'f"WHERE 1 = 1 OR EXISTS (SELECT 1 FROM',
+        ("tests/sql/test_once.py::test_a_transaction_of_the_callers_own[AsyncPsycopgGuard]",),
+    ),
+    Mutant(
+        "a-write-whose-key-was-pruned-never-landed",
+        "storage_guards/sql/plans.py",
+        'return "" if floor is None else None',
+        'return ""',
+        ("tests/sql/test_once.py::test_landed_knows_it_whatever_came_later[sqlite-reply]",),
+    ),
+    Mutant(
         "what-was-done-once-in-redis-is-done-again",
         "storage_guards/redis/lua/once.lua",
         "if before then return {'done', before} end",
@@ -2314,6 +2328,44 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     # Redlock
     Mutant(
+        "a-minority-of-nodes-keeps-a-lock-that-stays-taken",
+        "fencing/redlock/decisions.py",
+        "if replies.count(1) >= quorum:",
+        "if replies.count(1) > 0:",
+        (
+            "tests/redlock/test_at_least.py::test_a_majority_says_that_it_stays_taken",
+            "tests/redlock/test_at_least.py::test_a_release_that_reached_a_minority_is_asked_for_again",
+        ),
+    ),
+    Mutant(
+        "a-slot-is-free-when-its-block-ends-early",
+        "fencing/locks/slots_async.py",
+        "if self._at_least is not None:",
+        "if False:",
+        ("tests/locks/test_slots.py::test_a_slot_stays_taken_after_its_block",),
+    ),
+    Mutant(
+        "a-lock-stays-taken-for-longer-than-a-restarted-node-waits",
+        "fencing/locks/capabilities.py",
+        "if isinstance(backend, LimitsTtl) and seconds > backend.longest_ttl:",
+        "if False:",
+        ("tests/redlock/test_contract.py::TestRedlockCoordinator::test_one_above_the_longest_ttl_is_refused",),
+    ),
+    Mutant(
+        "a-later-release-does-not-count-the-nodes-of-the-earlier-one",
+        "fencing/redlock/plans.py",
+        "_token_after(grant.token), 0, False",
+        "_token_after(str(time.perf_counter_ns())), 0, False",
+        ("tests/redlock/test_at_least.py::test_a_release_again_counts_the_nodes_that_have_it",),
+    ),
+    Mutant(
+        "a-release-that-stays-taken-does-not-know-itself",
+        "fencing/redis/lua/release_later.lua",
+        "if holder == new_token then return 1 end",
+        "",
+        ("tests/redis/test_at_least.py::test_the_same_release_again_says_that_it_stays_taken",),
+    ),
+    Mutant(
         "a-stranger-grants",
         "fencing/redlock/lua/acquire_free.lua",
         "if known[1] == ARGV[6] and ",
@@ -3211,8 +3263,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a-slot-that-was-asked-for-is-not-given-back",
         "fencing/locks/any_slot.py",
-        "        if grant.token == self._token:\n            return self._asked\n",
-        "        if grant.token == self._token:\n            return [grant]\n",
+        "before its first request\n            return self._asked\n",
+        "before its first request\n            return [grant]\n",
         ("tests/locks/test_slots.py::test_an_interruption_gives_back_the_slot_that_was_asked_for",),
     ),
     Mutant(

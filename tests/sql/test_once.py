@@ -142,8 +142,9 @@ def test_a_transaction_of_the_callers_own(way: Way) -> None:
     call(connection.execute, statement)  # the database has not ended the transaction
     call(connection.rollback)
     assert prune(way, "2026-11-24") == 1
-    way.side.expect(TooOld, advance, connection, MINE, once=DAY)
-    call(connection.rollback)
+    for end in (connection.commit, connection.rollback):  # it has noted nothing, so a commit makes it no AlreadyDone
+        way.side.expect(TooOld, advance, connection, MINE, once=DAY)
+        call(end)
     call(connection.close)
     assert way.total == 1
 
@@ -205,6 +206,21 @@ def test_a_snapshot_of_before_is_no_way_around_the_floor(way: Way) -> None:
         engine.dispose()
 
 
+@pytest.mark.parametrize("way", ways("pymysql", of=("pymysql",)), indirect=True)
+def test_blocks_of_other_resources_do_not_wait(way: Way) -> None:
+    """At REPEATABLE READ, a locking read of a row that is not there locks the gap in which other rows belong."""
+    way.claim(MINE, OTHER)
+    engine = create_engine(way.direct, isolation_level="REPEATABLE READ")
+    try:
+        with engine.connect() as connection:
+            SQLAlchemyGuard(engine, timeout=60.0).advance(connection, OTHER, once=DAY)
+            way.new_guard(timeout=20.0).write(MINE, text(ADD), once=DAY)
+            connection.rollback()
+    finally:
+        engine.dispose()
+    assert way.total == 1
+
+
 # Outcomes
 
 
@@ -221,11 +237,14 @@ def test_landed_knows_it_whatever_came_later(way: Way, lost: str) -> None:
     assert way.landed(error) is landed
     if landed:
         assert refused(way, MINE, DAY).is_own
-    else:
-        run(way, MINE, DAY)
     for _ in range(17):
         way.write_beside(MINE, ADD)
     assert way.landed(error) is landed
+    if not landed:
+        run(way, MINE, DAY)
+        assert way.landed(error) is landed
+    assert prune(way, "2026-11-24") == 1
+    assert way.landed(error) is None
 
 
 # Pruning

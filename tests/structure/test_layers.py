@@ -208,7 +208,7 @@ ROOMS = {
     "fencing.zookeeper.coordinator_async": Room((*BACKEND, "fencing.zookeeper"), ("kazoo",)),
     "fencing.testing": Room((*BACKEND, "fencing.memory")),
     "storage_guards.bounds": Room((KERNEL,)),
-    "storage_guards.blocks": Room((KERNEL,)),
+    "storage_guards.blocks": Room((KERNEL, "storage_guards.once")),
     "storage_guards.continuity": Room((KERNEL,)),
     "storage_guards.kept": Room((KERNEL, "storage_guards.once")),
     "storage_guards.once": Room((KERNEL,)),

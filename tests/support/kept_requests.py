@@ -441,6 +441,15 @@ class Release(Call):
         return []
 
 
+class ReleaseLater(Release):
+    """As at the end of a block with ``at_least``: the lock stays taken, and is forced free."""
+
+    def make(self) -> list[Any]:
+        free_at = self.tested._backend.clock() + TTL / 2
+        self.story.ask(self._lease._release_until, None, free_at)
+        return []
+
+
 CALLS: list[type[Call]] = [
     TryAcquire,
     Acquire,
@@ -452,6 +461,7 @@ CALLS: list[type[Call]] = [
     HoldAll,
     Renew,
     Release,
+    ReleaseLater,
 ]
 
 EACH_CALL = [pytest.param(each, marks=pytest.mark.deep if each is WaitForLong else ()) for each in CALLS]

@@ -2,10 +2,12 @@
 -- request of the old one changes anything. The number stays in the holder record, with the moment of the release.
 -- KEYS: 1 lock, 2 holder record, 3 queue (all in one slot)
 -- ARGV: 1 token, 2 new token, 3 ms for which the lock stays taken
--- Returns: 0: the token does not hold it | 1: it is released
+-- Returns: 0: the token does not hold it | 1: it is released, or was by the same request before, which is not put off
 
 local token, new_token, left = ARGV[1], ARGV[2], tonumber(ARGV[3])
-if redis.call('GET', KEYS[1]) ~= token then return 0 end
+local holder = redis.call('GET', KEYS[1])
+if holder == new_token then return 1 end
+if holder ~= token then return 0 end
 local first = redis.call('ZRANGE', KEYS[3], 0, NOTIFIED_AFTER_LONG - 1) -- before the first write: it fails for other types
 local number, granted, owner = record_of(KEYS[2], token)
 redis.call('SET', KEYS[1], new_token, 'PX', ARGV[3])

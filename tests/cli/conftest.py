@@ -1,0 +1,3 @@
+from tests.support.command_line import command
+
+__all__ = ["command"]
