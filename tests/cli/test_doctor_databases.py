@@ -19,7 +19,8 @@ from examples.servers.postgres import start_standby
 from fencing import SQLCoordinator
 from fencing.cli.doctor import databases
 from storage_guards import SQLAlchemyGuard
-from tests.support.doctor import Report, as_account, doctor_process, examined
+from tests.support.command_line import fencing
+from tests.support.doctor import as_account, examined
 from tests.support.servers import MariaDBServer, PgBouncerServer
 
 TABLES = ("fencing_marks", "fencing_done", "fencing_locks")
@@ -53,6 +54,7 @@ def role_of(url: str) -> Iterator[tuple[psycopg.Connection[tuple[object, ...]], 
             admin.execute("DROP ROLE doctored")
 
 
+@pytest.mark.thorough
 def test_postgresql_with_its_tables(postgres_url: str, postgres_server: PostgresServer) -> None:
     report = examined("--database", postgres_url)
     assert report.level("neither fencing_marks nor fencing_locks") == "wrong"
@@ -263,12 +265,12 @@ def test_the_file_of_local_is_not_made(tmp_path: Path, monkeypatch: pytest.Monke
 def test_each_service_that_is_named_is_examined(tmp_path: Path, postgres_url: str) -> None:
     url = f"sqlite:///{tmp_path / 'locks.db'}"
     make_tables(url)
-    done = doctor_process("--database", url, FENCING_REDIS_URL="redis://127.0.0.1:1/0", FENCING_DATABASE_URL="x://y")
+    done = fencing("doctor", "--database", url, FENCING_REDIS_URL="redis://127.0.0.1:1/0", FENCING_DATABASE_URL="x://y")
     assert done.returncode == 69
     assert [line for line in done.stdout.splitlines() if line and line[0] != " "] == ["redis://127.0.0.1:1/0", url]
 
 
 def test_a_database_that_does_not_answer() -> None:
-    report: Report = examined("--database", "postgresql://me:s3cr3t@127.0.0.1:1/shop")
+    report = examined("--database", "postgresql://me:s3cr3t@127.0.0.1:1/shop")
     assert (report.status, [each["level"] for each in report.findings]) == (69, ["unknown"])
     assert "s3cr3t" not in str(report)

@@ -19,7 +19,8 @@ import pytest
 from examples.servers import RedisServer
 from fencing.cli.doctor.command import show
 from fencing.cli.doctor.findings import Examined, Finding, clock, status_of
-from tests.support.doctor import doctor_process, examined
+from tests.support.command_line import environment, fencing
+from tests.support.doctor import examined
 
 PAGE = Path(__file__).parents[2] / "docs" / "operations" / "command-line.md"
 COMMAND = [sys.executable, "-m", "fencing", "doctor"]
@@ -40,7 +41,7 @@ def test_a_clock_within_what_the_measurement_allows_is_right() -> None:
 
 def test_commands_are_printed_as_they_are_and_the_rest_is_wrapped() -> None:
     command = "SET " + "x" * 60
-    finding = Finding("wrong", "fact " * 20, "because " * 20, f"{'do it ' * 20}\n{command}", "docs/page.md")
+    finding = Finding("wrong", "fact " * 20, "because " * 20, f"{'do it ' * 20}\n{command}", "docs/coordinators/redis.md")
     output = StringIO()
     with redirect_stdout(output):
         show([Examined("redis://one", (finding,)), Examined("redis://two", (Finding("ok", "well", page="docs"),))])
@@ -62,9 +63,9 @@ def test_the_keys_of_json_are_those_of_the_page(any_redis: RedisServer) -> None:
     ("variables", "is_styled"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)]
 )
 def test_a_terminal(any_redis: RedisServer, variables: dict[str, str], is_styled: bool) -> None:
-    environment = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR")}
-    environment |= {"TERM": "xterm", "FENCING_REDIS_URL": any_redis.url, **variables}
-    child = pexpect.spawn(COMMAND[0], COMMAND[1:], env=environment, dimensions=(24, 80), encoding="utf-8", timeout=60)
+    clean = {name: value for name, value in environment().items() if name not in ("NO_COLOR", "FORCE_COLOR")}
+    clean |= {"TERM": "xterm", "FENCING_REDIS_URL": any_redis.url, **variables}
+    child = pexpect.spawn(COMMAND[0], COMMAND[1:], env=clean, dimensions=(24, 80), encoding="utf-8", timeout=60)
     child.expect(pexpect.EOF)
     child.close()
     text = child.before
@@ -78,10 +79,10 @@ def test_a_terminal(any_redis: RedisServer, variables: dict[str, str], is_styled
 
 @pytest.mark.thorough
 def test_a_closed_pipe(any_redis: RedisServer) -> None:
-    environment = {**os.environ, "FENCING_REDIS_URL": any_redis.url}
+    variables = environment(FENCING_REDIS_URL=any_redis.url)
     reader, writer = os.pipe()
     os.close(reader)
-    with subprocess.Popen(COMMAND, stdout=writer, stderr=subprocess.PIPE, text=True, env=environment) as child:
+    with subprocess.Popen(COMMAND, stdout=writer, stderr=subprocess.PIPE, text=True, env=variables) as child:
         os.close(writer)
         assert child.communicate(timeout=60)[1] == ""
     assert child.returncode == 128 + signal.SIGPIPE
@@ -91,8 +92,8 @@ def test_a_closed_pipe(any_redis: RedisServer) -> None:
 def test_an_interrupted_doctor() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         silent.settimeout(60)
-        environment = {**os.environ, "FENCING_REDIS_URL": f"redis://127.0.0.1:{silent.getsockname()[1]}/0"}
-        with subprocess.Popen(COMMAND, stderr=subprocess.PIPE, text=True, env=environment) as child:
+        variables = environment(FENCING_REDIS_URL=f"redis://127.0.0.1:{silent.getsockname()[1]}/0")
+        with subprocess.Popen(COMMAND, stderr=subprocess.PIPE, text=True, env=variables) as child:
             connection, _ = silent.accept()  # now it waits for an answer
             child.send_signal(signal.SIGINT)
             assert "Traceback" not in child.communicate(timeout=60)[1]
@@ -102,7 +103,7 @@ def test_an_interrupted_doctor() -> None:
 
 @pytest.mark.thorough
 def test_help_is_enough() -> None:
-    done = doctor_process("--help")
+    done = fencing("doctor", "--help")
     assert done.returncode == 0
     assert max(map(len, done.stdout.splitlines())) <= 80
     for option in ("--redis", "--store", "--write-probe", "--lock", "--json", "Exit status"):
@@ -111,6 +112,6 @@ def test_help_is_enough() -> None:
 
 @pytest.mark.thorough
 def test_json_of_a_process_is_one_line(any_redis: RedisServer) -> None:
-    done = doctor_process("--redis", any_redis.url, "--json")
+    done = fencing("doctor", "--redis", any_redis.url, "--json")
     [line] = done.stdout.splitlines()
     assert {each["service"] for each in json.loads(line)} == {any_redis.url}

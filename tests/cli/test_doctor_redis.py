@@ -17,7 +17,8 @@ from fencing import RedisCoordinator
 from fencing.cli.doctor import redis_server, rights
 from fencing.cli.doctor.redis import sentinel_findings
 from storage_guards import RedisGuard
-from tests.support.doctor import as_account, doctor_process, examined
+from tests.support.command_line import fencing
+from tests.support.doctor import as_account, examined
 from tests.support.fixtures import RedisClusters, RedisFactory, RedisServers, newest_local_series
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -369,9 +370,9 @@ def test_the_nodes_of_redlock(fresh_redis: RedisFactory) -> None:
 def test_as_a_process(any_redis: RedisServer) -> None:
     with any_redis.client() as client:
         client.set("one-of-others", "1")
-    done = doctor_process(FENCING_REDIS_URL=any_redis.url, FENCING_STORE_URL="s3:/wrong")
+    done = fencing("doctor", FENCING_REDIS_URL=any_redis.url, FENCING_STORE_URL="s3:/wrong")
     assert done.returncode == 64
-    done = doctor_process(FENCING_REDIS_URL=any_redis.url)
+    done = fencing("doctor", FENCING_REDIS_URL=any_redis.url)
     lines = done.stdout.splitlines()
     assert done.returncode == 1
     assert lines[0] == any_redis.url
@@ -379,7 +380,7 @@ def test_as_a_process(any_redis: RedisServer) -> None:
     assert "\x1b" not in done.stdout
     assert "  warning 1 of 1 keys are not of this library" in lines
     assert "          docs/guide/locks.md#a-service-that-applications-share" in lines
-    assert doctor_process().returncode == 78
+    assert fencing("doctor").returncode == 78
     secret = any_redis.url.replace("://", "://nobody:s3cr3t@")
-    done = doctor_process(FENCING_REDIS_URL=secret)
+    done = fencing("doctor", FENCING_REDIS_URL=secret)
     assert (done.returncode, "s3cr3t" in done.stdout + done.stderr) == (69, False)

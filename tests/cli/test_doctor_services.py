@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import base64
-import os
+import json
+import sqlite3
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.error import HTTPError
 
@@ -20,7 +24,8 @@ from examples.servers.etcd import EtcdCluster
 from examples.servers.zookeeper import ZooKeeperEnsemble
 from fencing import connect
 from fencing.cli.doctor import etcd, zookeeper
-from tests.support.doctor import examined
+from tests.support.command_line import environment
+from tests.support.doctor import Report, examined
 from tests.support.fixtures import missing_or_broken
 
 
@@ -74,10 +79,33 @@ def test_a_folder(tmp_path: Path) -> None:
     assert examined("--store", f"file://{tmp_path}/none").level("there is no such folder") == "unknown"
 
 
-@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_that_may_not_be_written(tmp_path: Path) -> None:
-    tmp_path.chmod(0o500)
-    assert examined("--store", f"file://{tmp_path}").level("may not read and write") == "wrong"
+AS_OTHER_USER = """
+import contextlib, io, os, sys
+from fencing.cli.app import run
+arguments = ["doctor", *sys.argv[1:], "--json"]
+with contextlib.redirect_stdout(io.StringIO()):
+    run(arguments)  # to import all that it needs, which the other user may not read
+if os.geteuid() == 0:  # who may write everywhere
+    os.setuid(65534)
+sys.exit(run(arguments))
+"""
+
+
+@pytest.mark.thorough
+def test_what_this_user_may_not_write() -> None:
+    with TemporaryDirectory(prefix="fencing-doctor-") as folder:
+        file = Path(folder) / "data.db"
+        with closing(sqlite3.connect(file)) as connection:
+            connection.execute("CREATE TABLE one (a)")
+        file.chmod(0o444)
+        Path(folder).chmod(0o555)
+        command = [sys.executable, "-c", AS_OTHER_USER, "--store", f"file://{folder}", "--database", f"sqlite:///{file}"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment(PYTHONPATH="."))
+        Path(folder).chmod(0o755)
+    report = Report(done.returncode, json.loads(done.stdout))
+    assert report.status == 2
+    assert report.level("may not read and write the folder") == "wrong"
+    assert report.level("may not write the file, or its folder") == "wrong"
 
 
 # etcd

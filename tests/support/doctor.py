@@ -1,14 +1,14 @@
-"""``fencing doctor``, in this process and as one of its own."""
+"""``fencing doctor`` in this process, and what it found."""
 
 import contextlib
 import io
 import json
 import os
-import subprocess
-import sys
 from typing import NamedTuple
+from unittest.mock import patch
 
 from fencing.cli.app import run
+from tests.support.command_line import environment
 
 
 class Report(NamedTuple):
@@ -32,25 +32,12 @@ class Report(NamedTuple):
         return [each["level"] for each in self.findings if all(word in each["what"] for word in words)]
 
 
-def examined(*arguments: str) -> Report:
-    """Run it in this process."""
+def examined(*arguments: str, **variables: str) -> Report:
+    """Run it in this process, with these variables. No others name services."""
     output = io.StringIO()
-    with contextlib.redirect_stdout(output):
+    with contextlib.redirect_stdout(output), patch.dict(os.environ, environment(**variables), clear=True):
         status = run(["doctor", *arguments, "--json"])
     return Report(status, json.loads(output.getvalue()))
-
-
-def doctor_process(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run it as a process, without a terminal."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("FENCING_")}
-    return subprocess.run(
-        [sys.executable, "-m", "fencing", "doctor", *arguments],
-        capture_output=True,
-        text=True,
-        env={**clean, **environment},
-        timeout=120,
-        check=False,
-    )
 
 
 def as_account(url: str, name: str, password: str) -> str:
