@@ -18,7 +18,7 @@ import pytest
 
 from examples.servers import RedisServer
 from fencing.cli.doctor.command import show
-from fencing.cli.doctor.findings import Examined, Finding, clock, status_of
+from fencing.cli.doctor.findings import Examined, Finding, clock, of_servers, status_of
 from tests.support.command_line import environment, fencing
 from tests.support.doctor import examined
 
@@ -39,9 +39,18 @@ def test_a_clock_within_what_the_measurement_allows_is_right() -> None:
     assert "behind" in clock(-3, 0.1).what
 
 
+def test_equal_findings_of_several_servers_are_one() -> None:
+    one, two = Finding("ok", "well"), Finding("wrong", "ill")
+    found = [("a", one), ("b", one), ("b", two)]
+    assert [each.what for each in of_servers(found, 2)] == ["all 2: well", "b: ill"]
+    assert [each.what for each in of_servers(found, 3)] == ["a, b: well", "b: ill"]
+
+
 def test_commands_are_printed_as_they_are_and_the_rest_is_wrapped() -> None:
     command = "SET " + "x" * 60
-    finding = Finding("wrong", "fact " * 20, "because " * 20, f"{'do it ' * 20}\n{command}", "docs/coordinators/redis.md")
+    finding = Finding(
+        "wrong", "fact " * 20, "because " * 20, f"{'do it ' * 20}\n{command}", "docs/coordinators/redis.md"
+    )
     output = StringIO()
     with redirect_stdout(output):
         show([Examined("redis://one", (finding,)), Examined("redis://two", (Finding("ok", "well", page="docs"),))])

@@ -257,7 +257,7 @@ def test_a_cluster(redis_cluster: RedisCluster) -> None:
     hosts = ",".join(f"{server.host}:{server.port}" for server in redis_cluster.primaries())
     report = examined("--redis", f"redis+cluster://{hosts}")
     assert report.level("all 16384 slots are served") == "ok"
-    assert report.levels("has the permissions") == ["ok"] * 3
+    assert report.level("all 3: the account has the permissions") == "ok"
     assert examined("--redis", redis_cluster.primaries()[0].url).level("this is a node of a Redis Cluster") == "wrong"
 
 
@@ -290,7 +290,7 @@ def test_a_cluster_of_before_seven(redis_clusters: RedisClusters) -> None:
     [first, *_] = redis_clusters.get("6.2").primaries()
     report = examined("--redis", f"redis+cluster://{first.host}:{first.port}")
     assert report.level("older than 7.0") == "warning"
-    assert report.levels("has the permissions") == ["ok"] * 3
+    assert report.level("all 3: the account has the permissions") == "ok"
 
 
 @pytest.mark.thorough
@@ -342,11 +342,14 @@ def test_the_nodes_of_redlock(fresh_redis: RedisFactory) -> None:
     report = examined(*nodes)
     assert report.level("3 nodes, of which 1 may fail") == "ok"
     assert report.level("all nodes are different processes") == "ok"
-    assert report.levels("it does not take part yet") == ["warning"] * 3
+    assert report.level("all 3: it does not take part yet") == "warning"
     assert examined(*nodes[:4]).level("there are 2 nodes") == "wrong"
     assert examined(*nodes[:4], *nodes[:2]).level("the same process") == "wrong"
     assert examined(*nodes[:4], "--redlock", old.url).level("different versions") == "warning"
     with one.client() as admin, two.client() as other:
+        admin.execute_command("ACL SETUSER default resetkeys ~fencing:*")
+        assert examined(*nodes, "--lock", "orders:1").level("may not use the key 'orders:1'") == "wrong"
+        admin.execute_command("ACL SETUSER default ~*")
         other.set("data", "of others")
         assert examined(*nodes).level("1 of 1 keys are not of this library") == "warning"
         other.delete("data")

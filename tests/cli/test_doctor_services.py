@@ -99,7 +99,15 @@ def test_what_this_user_may_not_write() -> None:
             connection.execute("CREATE TABLE one (a)")
         file.chmod(0o444)
         Path(folder).chmod(0o555)
-        command = [sys.executable, "-c", AS_OTHER_USER, "--store", f"file://{folder}", "--database", f"sqlite:///{file}"]
+        command = [
+            sys.executable,
+            "-c",
+            AS_OTHER_USER,
+            "--store",
+            f"file://{folder}",
+            "--database",
+            f"sqlite:///{file}",
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment(PYTHONPATH="."))
         Path(folder).chmod(0o755)
     report = Report(done.returncode, json.loads(done.stdout))

@@ -85,7 +85,7 @@ def _work(
         if isinstance(url, str):
             work[redacted(url)] = _examination(url, lock)
         elif url is not None:
-            work[" ".join(map(redacted, url))] = _redlock(url)
+            work[" ".join(map(redacted, url))] = _redlock(url, lock)
     if services.local:
         url = f"sqlite:///{local_file()}"
         work[url] = _examination(url, lock)
@@ -115,11 +115,11 @@ def _redis(url: str, lock: str | None) -> Iterable[Finding]:
     return redis.examine(url, lock)
 
 
-def _redlock(urls: Iterable[str]) -> Examination:
+def _redlock(urls: Iterable[str], lock: str | None) -> Examination:
     def examine() -> Iterable[Finding]:
         from fencing.cli.doctor import redlock
 
-        return redlock.examine(list(urls))
+        return redlock.examine(list(urls), lock)
 
     return examine
 

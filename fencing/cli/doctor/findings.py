@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
 from fencing.cli import status
@@ -75,6 +75,21 @@ def status_of(examined: Iterable[Examined]) -> int:
     if "unknown" in levels:
         return status.UNAVAILABLE
     return WARNINGS if "warning" in levels else 0
+
+
+def of_servers(findings: Iterable[tuple[str, Finding]], count: int) -> Iterator[Finding]:
+    """Yield the findings of several servers, equal ones once. Each names its servers.
+
+    Args:
+        findings: with the name of the server.
+        count: of the servers.
+    """
+    names: dict[Finding, list[str]] = {}
+    for name, finding in findings:
+        names.setdefault(finding, []).append(name)
+    for finding, of in names.items():
+        whose = f"all {count}" if len(of) == count > 1 else ", ".join(of)
+        yield replace(finding, what=f"{whose}: {finding.what}")
 
 
 def measured_offset(ask: Callable[[], float]) -> tuple[float, float]:

@@ -11,7 +11,7 @@ from redis.exceptions import NoPermissionError, RedisError, ResponseError
 from redis.retry import Retry
 
 from fencing.cli.doctor import redis_server, rights
-from fencing.cli.doctor.findings import SECONDS, Finding, NotExamined
+from fencing.cli.doctor.findings import SECONDS, Finding, NotExamined, of_servers
 from fencing.kernel.errors import CoordinatorUnavailable
 from fencing.locks.urls import redacted, scheme_of
 from fencing.redis.keys import SLOTS
@@ -192,15 +192,16 @@ def _cluster(client: Any, lock: str | None) -> Iterator[Finding]:
     if not alive:
         raise NotExamined("no primary of the Cluster answers")
     yield from cluster_findings(alive[0][1], alive[0][2], [facts for _, _, facts in alive])
+    found: list[tuple[str, Finding]] = []
     for node, connection, facts in alive:
-        name = f"{node.host}:{node.port}"
         needed = rights.CLUSTER if facts.version >= (7,) or not facts.info else rights.before_seven(rights.CLUSTER)
-        for finding in (
+        of_node = (
             *redis_server.findings(connection, facts, is_cluster=True),
             *rights.findings(connection, needed, lock, rights.PAGE),
             *redis_server.keyspace(connection),
-        ):
-            yield Finding(finding.level, f"{name}: {finding.what}", finding.why, finding.change, finding.page)
+        )
+        found += [(f"{node.host}:{node.port}", finding) for finding in of_node]
+    yield from of_servers(found, len(alive))
 
 
 def cluster_findings(client: Any, facts: redis_server.Facts, every: list[redis_server.Facts]) -> Iterator[Finding]:

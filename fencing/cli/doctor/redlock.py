@@ -9,7 +9,7 @@ from typing import Any
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from fencing.cli.doctor import redis_server, rights
-from fencing.cli.doctor.findings import Finding, NotExamined
+from fencing.cli.doctor.findings import Finding, NotExamined, of_servers
 from fencing.cli.doctor.redis import opened
 from fencing.locks.urls import redacted
 
@@ -21,8 +21,12 @@ KEYS = "docs/coordinators/redlock.md#keys-and-permissions"
 LEAST = 3
 
 
-def examine(urls: list[str]) -> Iterator[Finding]:
+def examine(urls: list[str], lock: str | None) -> Iterator[Finding]:
     """Yield the findings about the nodes.
+
+    Args:
+        urls: one for each node.
+        lock: see :func:`fencing.cli.doctor.rights.findings`.
 
     Raises:
         NotExamined: no node answers.
@@ -30,12 +34,13 @@ def examine(urls: list[str]) -> Iterator[Finding]:
     """
     yield from number_of(len(urls))
     facts: list[redis_server.Facts] = []
+    found: list[tuple[str, Finding]] = []
     with ExitStack() as stack:
         for url in urls:
             client = stack.enter_context(opened(url))
             name = redacted(url)
             try:
-                of_node = list(_node(client, facts))
+                found += [(name, finding) for finding in _node(client, lock, facts)]
             except (NotExamined, RedisError, OSError) as error:
                 yield Finding(
                     "warning",
@@ -44,9 +49,7 @@ def examine(urls: list[str]) -> Iterator[Finding]:
                     "start it",
                     UNAVAILABLE,
                 )
-                continue
-            for finding in of_node:
-                yield Finding(finding.level, f"{name}: {finding.what}", finding.why, finding.change, finding.page)
+    yield from of_servers(found, len(facts))
     if not facts:
         raise NotExamined("no node answers")
     if len(facts) <= len(urls) // 2:
@@ -98,7 +101,7 @@ def together(every: list[redis_server.Facts]) -> Iterator[Finding]:
         )
 
 
-def _node(client: Any, facts: list[redis_server.Facts]) -> Iterator[Finding]:
+def _node(client: Any, lock: str | None, facts: list[redis_server.Facts]) -> Iterator[Finding]:
     it = redis_server.ask(client)
     facts.append(it)
     for finding in redis_server.findings(client, it):
@@ -120,7 +123,7 @@ def _node(client: Any, facts: list[redis_server.Facts]) -> Iterator[Finding]:
             "use servers without replicas, and more of them",
             USE,
         )
-    yield from rights.findings(client, rights.REDLOCK, None, rights.OF_REDLOCK)
+    yield from rights.findings(client, rights.REDLOCK, lock, rights.OF_REDLOCK)
     try:
         if client.get("fencing:1:member") is None:
             yield Finding(
