@@ -107,6 +107,7 @@ def torture(
         try:
             group.are_ready()
             nemesis.run(plan(seed, seconds, kinds or kinds_for(services), TTL), seconds)
+            found += _wait_for_leaders(services, group)
             group.rest()
             found += _left(services)
             group.leave()
@@ -128,7 +129,17 @@ def is_for_all(place: Place) -> bool:
 
 def is_for_contenders(place: Place) -> bool:
     """Whether a lock without guards can be used for this counter."""
-    return place.storage in ("postgresql", "sqlite") and place.coordinator == "redis"
+    return place.use == "lock" and place.storage in ("postgresql", "sqlite") and place.coordinator == "redis"
+
+
+def _wait_for_leaders(services: Services, group: Processes) -> list[Event]:
+    """Wait until each election has a leader that writes, but not for ever. Nothing disturbs it any more."""
+    elections = [place.name for place in services.places if place.use == "election"]
+    began = time.monotonic()
+    while any(group.led(name) < began for name in elections) and time.monotonic() < began + FAILOVER_SECONDS:
+        time.sleep(0.05)
+    now = time.monotonic()
+    return [Event("calm", began, now, counter=name) for name in elections]
 
 
 def _left(services: Services) -> list[Event]:

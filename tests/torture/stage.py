@@ -74,6 +74,7 @@ class Holder:
         early: bool = False,
         timeout: float = 2.0,
         options: dict[str, Any] | None = None,
+        key: str | None = None,
     ) -> None:
         """Begin a turn, which goes on until it would think, or until it would begin (``early``).
 
@@ -84,6 +85,7 @@ class Holder:
             early: whether it also waits before it begins.
             timeout: seconds that it waits for the lock.
             options: of the lock.
+            key: of what it does once.
         """
         stage, place = self._stage, self._stage.place
         [kit, *_] = self._connections.kits(place.storage)
@@ -94,6 +96,7 @@ class Holder:
         chance = random.Random(f"{place.name}/{stage.next_turn()}")
         self._turn = StagedTurn(place.name, kit, chosen, hold, stage.log, chance, SLACK, 0.0, self._sessions)
         self._turn._rounds, self._turn.early, self._turn.timeout = rounds, early, timeout
+        self._turn.once = key
         self._thread = threading.Thread(target=self._play, args=(self._turn,), daemon=True)
         self._thread.start()
 
@@ -159,7 +162,7 @@ class Stage:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder, self._contender = folder, contender
         self._seed = 1 if clock_floor else 2
-        self.services = Services(on, TTL, seed=1)
+        self.services = Services(on, TTL, 1, only=lambda place: place.use == "lock")
         self.locks, self.data = on
         self._turns = 0
         self._faults: list[Event] = []

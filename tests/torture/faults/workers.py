@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 
 from tests.torture.faults.base import Strike, fault
 
@@ -25,6 +26,13 @@ def stop(strike: Strike) -> None:
 def kill(strike: Strike) -> None:
     """SIGKILL, and another process in its place."""
     strike.processes.restart(_slot(strike))
+
+
+@fault("terminate", weight=2)
+def terminate(strike: Strike) -> None:
+    """SIGTERM, which releases all locks first, and another process in its place."""
+    ending = strike.processes.terminate(_slot(strike))
+    strike.after(0.0, partial(strike.processes.wait_until_ended, ending))
 
 
 @fault("interrupt", weight=4)

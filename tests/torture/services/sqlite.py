@@ -11,7 +11,7 @@ __all__ = ["SQLite"]
 
 class SQLite(SQL):
     name = "sqlite"
-    storages = ("sqlite",)
+    storages = done_once = ("sqlite",)
     tables = tuple(
         tables(
             "INTEGER PRIMARY KEY AUTOINCREMENT",
