@@ -29,7 +29,7 @@ class Event:
                 refused or unknown.
             landed: the answer about ``write``, in ``outcome``: True, False or None.
             held: its holder believed in the lease at ``start``.
-            release: ``outcome`` is released or lost.
+            release: ``outcome`` is released, no answer or lost.
             stopped: the process stood still.
             hung: the process did not come to an end.
             once: an attempt to do what has the key ``key``. ``outcome`` is done, already (AlreadyDone, under the fence

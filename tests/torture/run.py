@@ -26,6 +26,11 @@ SLACK = 4.0
 FAILOVER_SECONDS = 30.0
 """For how long locks may not be had at the end of a run: the last fault may have been a failover."""
 
+LEADER_SECONDS = 10.0
+"""For how long nobody may lead at the end of a run where nothing fails over."""
+
+FAILING_OVER = frozenset({"sentinel", "cluster", "etcd", "zookeeper"})
+
 PAUSE = 0.03
 
 
@@ -136,7 +141,8 @@ def _wait_for_leaders(services: Services, group: Processes) -> list[Event]:
     """Wait until each election has a leader that writes, but not for ever. Nothing disturbs it any more."""
     elections = [place.name for place in services.places if place.use == "election"]
     began = time.monotonic()
-    while any(group.led(name) < began for name in elections) and time.monotonic() < began + FAILOVER_SECONDS:
+    patience = LEADER_SECONDS + (FAILOVER_SECONDS if FAILING_OVER & set(services.names) else 0.0)
+    while any(group.led(name) < began for name in elections) and time.monotonic() < began + patience:
         time.sleep(0.05)
     now = time.monotonic()
     return [Event("calm", began, now, counter=name) for name in elections]

@@ -89,7 +89,13 @@ class Replica:
     def __init__(
         self, election: Any, counter: str, chances: Iterator[Random], new_term: Callable[[Random], Term], log: Log
     ) -> None:
-        self.election, self._counter, self._chances, self._new_term, self._log = election, counter, chances, new_term, log
+        self.election, self._counter, self._chances, self._new_term, self._log = (
+            election,
+            counter,
+            chances,
+            new_term,
+            log,
+        )
         self._term: Term | None = None
         self._over: list[Term] = []
 
@@ -105,6 +111,10 @@ class Replica:
 
     def _failed(self) -> None:
         self._log.add("error", text=traceback.format_exc()[-3000:])
+
+    def _ended(self) -> None:
+        if not self.election.stopped:
+            self._log.add("error", text="a campaign is over, although nobody has stopped the election")
 
     def _saw(self, leader: Leader | None) -> None:
         told = {} if leader is None else {"number": leader.number or 0, "text": leader.value}
@@ -122,6 +132,7 @@ class Replica:
         while self._next():
             try:
                 self.election.run(self._lead)
+                self._ended()
             except EXPECTED:
                 pass  # noted by the term, or before there was one
             except Exception:  # noqa: BLE001 - noted
@@ -157,6 +168,7 @@ class Replica:
         while self._next():
             try:
                 await self.election.run(self._lead_async)
+                self._ended()
             except EXPECTED:
                 pass
             except Exception:  # noqa: BLE001 - noted

@@ -194,7 +194,7 @@ class Turn:
                     self._failed(error)
                     raise
                 self._release = self._begin_release()
-            self._log.end(self._release, "released")
+            self._end_release()
         except EXPECTED as error:
             self._over(acquiring, error)
 
@@ -226,7 +226,7 @@ class Turn:
                     self._failed(error)
                     raise
                 self._release = self._begin_release()
-            self._log.end(self._release, "released")
+            self._end_release()
         except EXPECTED as error:
             self._over(acquiring, error)
             if isinstance(error, asyncio.CancelledError):
@@ -288,6 +288,12 @@ class Turn:
         token = self.lease.fence.token
         allowed = RELEASE_SECONDS + self._slack
         return self._log.begin("release", counter=self.counter, allowed=allowed, token=token)
+
+    def _end_release(self) -> None:
+        """Note that the block has ended as it should. Where nothing answered, the lock may be freed by its ttl."""
+        assert self._release is not None
+        has_answer = getattr(self.lease, "_freed", True) is True
+        self._log.end(self._release, "released" if has_answer else "no answer")
 
     def _begin_once(self) -> None:
         """Choose a key of what is done now, if it is done once."""

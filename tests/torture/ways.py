@@ -138,7 +138,11 @@ def _psycopg_write(turn: Turn, _: None) -> Steps[None]:
 
 PSYCOPG = (
     Way("psycopg begin", _psycopg_change, lambda turn: turn.guard.begin(turn.lease, once=turn.once)),
-    Way("psycopg begin with a claim", _psycopg_change, lambda turn: turn.guard.begin(turn.lease, claim=True, once=turn.once)),
+    Way(
+        "psycopg begin with a claim",
+        _psycopg_change,
+        lambda turn: turn.guard.begin(turn.lease, claim=True, once=turn.once),
+    ),
     Way("psycopg write", _psycopg_write),
     Way("psycopg advance", _psycopg_advance, lambda turn: turn.kit.source.connection(), own_commit=True),
 )

@@ -107,7 +107,7 @@ class Worker:
         return Term(place.name, kit, way, None, self.log, chance, slack, pause, Sessions())
 
     def end_with_sigterm(self) -> None:
-        """Have SIGTERM release all locks before it ends the process. The main thread of threads, or a task, calls it."""
+        """Have SIGTERM release all locks before it ends the process. The main thread calls it, or a task."""
         names = {place.coordinator for place in (*self.places, *self.elections)}
         made = [self.connections.coordinator(name) for name in sorted(names)]
         coordinators = [each for each in made if isinstance(each, (Coordinator, AsyncCoordinator))]
