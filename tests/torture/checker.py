@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from tests.torture.history import Event
 
-__all__ = ["RULES", "Violation", "check"]
+__all__ = ["FEWEST_KEPT", "RULES", "Violation", "check"]
 
 LOST_UPDATE = "lost update"
 STALE_READ = "stale read"
@@ -155,13 +155,14 @@ def _is_grant(event: Event) -> bool:
 
 
 def _lower_numbers(events: Sequence[Event]) -> Iterator[Violation]:
-    """Grants with no higher number than one whose holder had believed in it before."""
-    believed: dict[str, Event] = {}
+    """Grants with no higher number than an earlier one whose holder had believed in it before."""
+    granted = {event.token: _end(event) for event in filter(_is_grant, events)}
+    first: dict[str, Event] = {}
     for event in events:
-        if event.kind == "held":
-            believed.setdefault(event.token, event)
-    for earlier, later in pairwise(believed.values()):
-        if later.number <= earlier.number:
+        if event.kind == "held" and event.token in granted:
+            first.setdefault(event.token, event)
+    for earlier, later in pairwise(first.values()):
+        if later.number <= earlier.number and granted[later.token] > granted[earlier.token]:  # else: two holders
             yield Violation(LOWER_NUMBER, later, f"{later.number} was held after {earlier.number}")
 
 

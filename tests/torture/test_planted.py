@@ -45,8 +45,14 @@ def test_a_schedule_breaks_no_rule(name: str, tmp_path: Path) -> None:
     assert all(event.end is not None for event in outcome.history if event.kind in ("acquire", "read", "write"))
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.name)
+@pytest.mark.parametrize(
+    "planted",
+    [
+        pytest.param(each, marks=pytest.mark.thorough if isinstance(each.shown_by, str) else pytest.mark.deep)
+        for each in PLANTED
+    ],
+    ids=[each.name for each in PLANTED],
+)
 def test_it_is_found(planted: Planted, copy: Path, tmp_path: Path) -> None:
     file = copy / planted.file
     text = file.read_text("utf-8")

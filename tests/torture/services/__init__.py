@@ -22,7 +22,7 @@ from tests.torture.services.sentinel import Sentinel
 from tests.torture.services.sqlite import SQLite
 from tests.torture.services.zookeeper import ZooKeeper
 
-__all__ = ["KINDS", "Place", "Service", "Services", "at_hand", "places_on"]
+__all__ = ["KINDS", "USES", "Place", "Service", "Services", "at_hand", "places_on"]
 
 KINDS: dict[str, type[Service]] = {
     kind.name: kind
