@@ -117,8 +117,8 @@ class Replica:
             self._log.add("error", text="a campaign is over, although nobody has stopped the election")
 
     def _saw(self, leader: Leader | None) -> None:
-        told = {} if leader is None else {"number": leader.number or 0, "text": leader.value}
-        self._log.add("seen", counter=self._counter, **told)
+        values = {} if leader is None else {"number": leader.number or 0, "text": leader.value}
+        self._log.add("seen", counter=self._counter, **values)
 
     # Threads
 

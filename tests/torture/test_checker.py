@@ -80,8 +80,8 @@ def pruned(at: float, key: str) -> Event:
     return Event("pruned", at, at + 0.1, counter=N, key=key)
 
 
-def seen(at: float, number: int, who: int = 0, observer: int = 0) -> Event:
-    return Event("seen", at, at, counter=N, number=number, text=str(who) if number else "", process=observer)
+def seen(at: float, number: int, leader: int = 0, observer: int = 0) -> Event:
+    return Event("seen", at, at, counter=N, number=number, text=str(leader) if number else "", process=observer)
 
 
 def released(at: float, number: int, outcome: str = "released") -> Event:
@@ -381,7 +381,7 @@ REFUSED = {
     "a holder of two slots": (TWO_SLOTS, [acquired(1, 1), replace(acquired(1, 1), counter="m")]),
     "a slot above the highest": (WRONG_SLOT, [acquired(1, 1), replace(final("", 0), counter="m")]),
     "an older term after a newer one": (WRONG_LEADER, [seen(1, 2), seen(2, 0), seen(3, 1)]),
-    "another leader than the one that was elected": (WRONG_LEADER, [acquired(1, 1), seen(2, 1, who=5)]),
+    "another leader than the one that was elected": (WRONG_LEADER, [acquired(1, 1), seen(2, 1, leader=5)]),
     "no leader after the last fault": (
         NO_LEADER,
         [write(2, "a", ""), Event("calm", 3, 5, counter=N), final("a", 1)],
