@@ -47,7 +47,7 @@ OF_DRIVERS = (
 EXPECTED = (FencingError, *OF_DRIVERS, Interrupted, TimeoutError, asyncio.CancelledError, redis.RedisError)
 
 DAY_SECONDS = 0.5
-AGES = (0, 0, 0, 1, 1, 2, 4, 30)
+AGES = (0, 0, 0, 1, 1, 2, 4, 30, 120)
 """How many days old a key of shared ones may be: mostly others try the same one, and some are old."""
 
 
@@ -58,7 +58,7 @@ def today() -> int:
 
 def key_of(day: int, part: int = 0) -> str:
     """Return a key of what is done once on a day. Keys sort by time."""
-    return f"{max(day, 0):010d}-{part}"
+    return f"{max(day, 0):010d}-{part:03d}"
 
 
 TRY_SECONDS = 3.0
@@ -117,11 +117,15 @@ class Turn:
         self._sessions = sessions
         self._pauses = [chance.choice([0.0, pause / 5, pause]) for _ in range(2)]
         self._rounds = chance.choice([1, 1, 2, 3])
-        self._keys, self._at_least = keys, at_least
+        self._keys, self._at_least, self._parts = keys, at_least, 2
 
     @property
     def guard(self) -> Any:
         return self.kit.guard
+
+    def repeat(self, times: int) -> None:
+        """Write so often under one lease, mostly under other keys, without pauses."""
+        self._rounds, self._pauses, self._parts = times, [0.0, 0.0], 10 * times
 
     # What a body needs
 
@@ -300,7 +304,7 @@ class Turn:
         if self._keys == "own":
             self.once = f"{self.chance.getrandbits(64):016x}"
         elif self._keys == "shared":
-            self.once = key_of(today() - self.chance.choice(AGES), self.chance.randrange(2))
+            self.once = key_of(today() - self.chance.choice(AGES), self.chance.randrange(self._parts))
         if self.once is not None:
             self._attempt = self._log.begin("once", counter=self.counter, key=self.once, **self._fence)
 

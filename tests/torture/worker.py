@@ -42,6 +42,11 @@ from tests.torture.turn import EXPECTED, Interrupted, Turn
 OWN_KEY = 0.15
 """How often a write that could go without has a key of its own."""
 
+MANY_KEYS = ("redis-data",)
+"""The storages that give up keys only when they have a thousand."""
+BURSTS, BURST = 0.15, 100
+"""How often a turn there has many keys, and how many."""
+
 AT_LEAST = ("redis", "sentinel", "cluster", "postgresql", "mariadb", "sqlite")
 """The coordinators that have it."""
 LASTING = 0.04
@@ -87,7 +92,10 @@ class Worker:
             hold = partial(coordinator.hold, place.name, at_least=at_least, **options)
         else:
             hold = partial(coordinator.hold, place.name, **options)
-        return Turn(place.name, kit, way, hold, self.log, chance, slack, pause, sessions, keys, at_least)
+        turn = Turn(place.name, kit, way, hold, self.log, chance, slack, pause, sessions, keys, at_least)
+        if place.use == "once" and place.storage in MANY_KEYS and chance.random() < BURSTS:
+            turn.repeat(BURST)
+        return turn
 
     def replicas(self) -> list[Replica]:
         """Return the replicas that this process is, one for each election."""

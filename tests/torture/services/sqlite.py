@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from tests.torture.services.base import Given
 from tests.torture.services.disk import Disk
 from tests.torture.services.sql import SQL, tables
@@ -11,7 +13,8 @@ __all__ = ["SQLite"]
 
 class SQLite(SQL):
     name = "sqlite"
-    storages = done_once = ("sqlite",)
+    storages = ("sqlite",)
+    done_once: ClassVar[tuple[str, ...]] = ("sqlite",)
     tables = tuple(
         tables(
             "INTEGER PRIMARY KEY AUTOINCREMENT",
