@@ -50,7 +50,8 @@ class Planted(NamedTuple):
 STATEMENTS = "storage_guards/sql/statements.py"
 ONCE = "storage_guards/sql/once.py"
 TERMS = "fencing/election/terms.py"
-LEADERS = ("--seconds", "8", "--seed", "1", "--on", "sqlite", "--kinds", "stop")
+RUN = ("--seconds", "8", "--seed", "1", "--on", "sqlite", "--kinds")
+LEADERS = (*RUN, "stop")
 """Of a run in which nobody disturbs the locks."""
 RESOURCE = 'f"WHERE resource = {{resource}}'
 CHECK = f'{RESOURCE} AND number = {{{{number}}}} AND token = {{{{token}}}} AND readers < {{{{number}}}} "'
@@ -293,6 +294,13 @@ PLANTED = (
             ),
         ),
         (UNEXPECTED,),
+    ),
+    Planted(
+        "SIGTERM ends the process",
+        (*RUN, "terminate,stop,stop,stop,stop,stop,stop"),  # or each would be told to end before it is ready
+        "fencing/sigterm.py",
+        (("        self.remove()\n        has_worked", "        return\n        has_worked"),),
+        (LONG_WAIT,),
     ),
     Planted(
         "an observer sees terms in their order",
