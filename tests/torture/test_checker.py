@@ -204,6 +204,9 @@ ACCEPTED = {
     "an older term after a newer one, after the locks have lost their data": [
         *(seen(1, 2), fault(f"flush {N}"), seen(3, 1)),
     ],
+    "an older term after a newer one, of Redlock, which names who may have a majority": [
+        replace(event, counter="election/files/redlock") for event in (seen(1, 2), seen(3, 1))
+    ],
     "a leader after the last fault": [
         *(write(2, "a", ""), Event("calm", 3, 5, counter=N), write(4, "b", "a"), final("b", 2)),
     ],
