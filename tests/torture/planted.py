@@ -297,7 +297,7 @@ PLANTED = (
     ),
     Planted(
         "SIGTERM ends the process",
-        (*RUN, "terminate,stop,stop,stop,stop,stop,stop"),  # or each would be told to end before it is ready
+        (*RUN, "terminate"),
         "fencing/sigterm.py",
         (("        self.remove()\n        has_worked", "        return\n        has_worked"),),
         (LONG_WAIT,),

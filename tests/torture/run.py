@@ -112,6 +112,7 @@ def torture(
         try:
             group.are_ready()
             nemesis.run(plan(seed, seconds, kinds or kinds_for(services), TTL), seconds)
+            group.are_ready()  # those that were started last, or nobody could lead
             found += _wait_for_leaders(services, group)
             group.rest()
             found += _left(services)
