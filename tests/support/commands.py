@@ -1,0 +1,40 @@
+"""The command line as a process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pexpect
+
+ROOT = Path(__file__).resolve().parents[2]
+COMMAND = [sys.executable, "-m", "fencing"]
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Return an environment in which no variable names a service, but for those given."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("FENCING_")}
+    return kept | {"PYTHONPATH": str(ROOT)} | more
+
+
+def fencing(*arguments: object, stdin: str | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end, without a terminal."""
+    given = {"input": stdin} if stdin is not None else {"stdin": subprocess.DEVNULL}
+    return subprocess.run(
+        [*COMMAND, *map(str, arguments)],
+        env=environment(**variables),
+        text=True,
+        capture_output=True,
+        timeout=120,
+        **given,  # type: ignore[call-overload]
+    )
+
+
+def in_terminal(*arguments: object, **variables: str) -> Any:
+    """Start a command in a pseudo-terminal of 80 columns."""
+    command, *more = [*COMMAND, *map(str, arguments)]
+    env = environment(**{"TERM": "xterm"} | variables)
+    return pexpect.spawn(command, more, env=env, dimensions=(24, 80), encoding="utf-8", timeout=60)
