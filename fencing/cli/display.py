@@ -8,9 +8,13 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from fencing.cli.output import say, warn
 from fencing.locks.urls import has_secret, redacted
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 LONG = 1.0
@@ -68,7 +72,7 @@ def say_rows(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
         Console().print(table(headers, found))
 
 
-def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> object:
+def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
     """Return a table for a terminal."""
     from rich.table import Table
     from rich.text import Text

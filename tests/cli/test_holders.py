@@ -11,17 +11,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pexpect
 import pytest
-from sqlalchemy import create_engine
 
 from examples.servers import RedisServer
 from fencing import Coordinator, Holder, LeaseLost, RedisCoordinator, StaleFence, connect
 from fencing.cli.display import duration, seconds_of, shown, stamp
 from fencing.cli.holders import MOST_FREE, _changes, _Seen
-from storage_guards import SQLAlchemyGuard
 from tests.support import wait_until
-from tests.support.commands import COMMAND, environment, fencing, in_terminal
+from tests.support.commands import COMMAND, END, environment, fencing, guard_on, in_terminal
 from tests.support.fixtures import RedisFactory
 
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -38,7 +35,8 @@ def coordinator(any_redis: RedisServer) -> Iterator[Coordinator]:
 def database(tmp_path: Path) -> str:
     """The URL of a SQLite database with marks."""
     url = f"sqlite:///{tmp_path}/data.db"
-    SQLAlchemyGuard(create_engine(url)).create_tables()
+    with guard_on(url) as guard:
+        guard.create_tables()
     return url
 
 
@@ -144,7 +142,7 @@ def test_a_list_ends_where_nobody_reads_it(any_redis: RedisServer, coordinator: 
 
 def lines_of(terminal: Any) -> list[str]:
     """Return the lines that a command printed until its end, without what moves the cursor."""
-    terminal.expect(pexpect.EOF)
+    terminal.expect(END)
     terminal.close()
     return ESCAPES.sub("", terminal.before).splitlines()
 
@@ -165,43 +163,46 @@ def test_a_terminal_gets_a_table_of_80_columns(any_redis: RedisServer, coordinat
 @pytest.mark.thorough
 def test_free_asks_on_a_terminal_alone(any_redis: RedisServer, coordinator: Coordinator) -> None:
     free = ["free", "a", "--redis", any_redis.url]
-    with pytest.raises(LeaseLost), coordinator.hold("a", 5) as lease:
-        ended = fencing(*free)
-        assert (ended.returncode, ended.stdout) == (64, "")
-        assert "pass --yes" in ended.stderr
-        terminal = in_terminal(*free)
-        terminal.expect("a is held by worker-1.*Without --guard.*Take the lock from it")
-        terminal.sendline("n")
-        assert "a stays as it is" in lines_of(terminal)[-1]
-        assert terminal.exitstatus == 1
-        terminal = in_terminal(*free)
-        terminal.expect("Take the lock from it")
-        terminal.sendintr()
-        lines_of(terminal)
-        assert terminal.exitstatus == 130
-        lease.ensure_held()
-        terminal = in_terminal(*free)
-        terminal.expect("Take the lock from it")
-        terminal.sendline("y")
-        assert "a is free" in "".join(lines_of(terminal))
-        assert terminal.exitstatus == 0
-        assert coordinator.holder("a") is None
+    lease = coordinator.acquire("a", 5)
+    ended = fencing(*free)
+    assert (ended.returncode, ended.stdout) == (64, "")
+    assert "pass --yes" in ended.stderr
+    terminal = in_terminal(*free)
+    terminal.expect("a is held by worker-1.*Without --guard.*Take the lock from it")
+    terminal.sendline("n")
+    assert "a stays as it is" in lines_of(terminal)[-1]
+    assert terminal.exitstatus == 1
+    terminal = in_terminal(*free)
+    terminal.expect("Take the lock from it")
+    terminal.sendintr()
+    lines_of(terminal)
+    assert terminal.exitstatus == 130
+    lease.ensure_held()
+    terminal = in_terminal(*free)
+    terminal.expect("Take the lock from it")
+    terminal.sendline("y")
+    assert "a is free" in "".join(lines_of(terminal))
+    assert terminal.exitstatus == 0
+    assert coordinator.holder("a") is None
+    with pytest.raises(LeaseLost):
         lease.renew()
-        pytest.fail("it has lost the lock")
 
 
 @pytest.mark.thorough
 def test_free_with_a_guard_shuts_the_holder_out(
     any_redis: RedisServer, coordinator: Coordinator, database: str
 ) -> None:
-    guard = SQLAlchemyGuard(create_engine(database))
     free = ["free", "a", "--yes", "--json", "--guard", database, "--redis", any_redis.url]
-    with pytest.raises(LeaseLost), coordinator.hold("a", 5, guards=[guard]) as lease:
+    with (
+        guard_on(database) as guard,
+        pytest.raises(LeaseLost),
+        coordinator.hold("a", 5, guards=[guard]) as lease,
+    ):
         forced = fencing(*free)
     document = json.loads(forced.stdout)
     assert (forced.returncode, document["freed"], document["fenced"]) == (0, True, True)
     assert document["holder"]["number"] == lease.fence.number < document["number"]
-    with pytest.raises(StaleFence):
+    with guard_on(database) as guard, pytest.raises(StaleFence):
         guard.claim(lease.fence)
     again = json.loads(fencing(*free).stdout)  # it is free already: an earlier attempt may have got no further
     assert (again["holder"], again["fenced"], again["number"] > document["number"]) == (None, True, True)
@@ -330,7 +331,7 @@ def test_watch_on_a_terminal_is_a_live_table(
             terminal.sendintr()
         else:
             terminal.kill(number)
-        terminal.expect(pexpect.EOF)
+        terminal.expect(END)
         end = terminal.before
         wait_until(lambda: not terminal.isalive())
         terminal.close()

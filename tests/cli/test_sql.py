@@ -188,10 +188,11 @@ def test_what_is_no_text_of_a_fence_is_refused(shop: Shop) -> None:
     for text in NO_TEXTS:
         with pytest.raises(ValueError, match="fence"):
             Fence.parse(text)
-    for text in (*NO_TEXTS, None):
+    given: list[str | None] = [*NO_TEXTS, None]
+    for each in given:
         for function in (b"claim", b"check"):
             with refused("22023"):
-                shop.connection.execute(b"SELECT fencing_%s(%%s::text)" % function, [text])
+                shop.connection.execute(b"SELECT fencing_%s(%%s::text)" % function, [each])
 
 
 @pytest.mark.thorough
@@ -338,9 +339,7 @@ def test_the_example_of_the_page_with_psql(postgres_url: str, psql: str, tmp_pat
             printed = fencing("sql", target)
             assert printed.returncode == 0
             assert run(OLD, "-1", source=printed.stdout).returncode == 0
-        [comment] = shop.connection.execute(
-            "SELECT obj_description('fencing_check(text)'::regprocedure)"
-        ).fetchone() or [""]
+        [[comment]] = shop.connection.execute("SELECT obj_description('fencing_check(text)'::regprocedure)").fetchall()
         assert re.search(r"Made by fencing [0-9.]+, for tables of version 1", comment)
         assert run(OLD, "-f", script).returncode == 0
         assert shop.total == 101

@@ -5,12 +5,20 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pexpect
+import pexpect  # type: ignore[import-untyped]
+from sqlalchemy import create_engine
+
+from storage_guards import SQLAlchemyGuard
 
 ROOT = Path(__file__).resolve().parents[2]
+END = pexpect.EOF
+"""What a terminal is expected to come to at its end."""
+
 COMMAND = [sys.executable, "-m", "fencing"]
 
 
@@ -20,16 +28,24 @@ def environment(**more: str) -> dict[str, str]:
     return kept | {"PYTHONPATH": str(ROOT)} | more
 
 
+@contextmanager
+def guard_on(url: str) -> Iterator[SQLAlchemyGuard]:
+    """A guard of the test's own, on a database."""
+    engine = create_engine(url)
+    yield SQLAlchemyGuard(engine)
+    engine.dispose()
+
+
 def fencing(*arguments: object, stdin: str | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run a command to its end, without a terminal."""
-    given = {"input": stdin} if stdin is not None else {"stdin": subprocess.DEVNULL}
+    given: dict[str, Any] = {"input": stdin} if stdin is not None else {"stdin": subprocess.DEVNULL}
     return subprocess.run(
         [*COMMAND, *map(str, arguments)],
         env=environment(**variables),
         text=True,
         capture_output=True,
         timeout=120,
-        **given,  # type: ignore[call-overload]
+        **given,
     )
 
 
