@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -10,6 +11,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from fencing.cli import status
 from fencing.cli.output import say, warn
 from fencing.locks.urls import has_secret, redacted
 
@@ -84,6 +86,20 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
 
 
 @contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM end the block as an error does: a terminal gets its cursor back, and the service its connection."""
+
+    def end(*_: object) -> None:
+        raise SystemExit(status.OF_SIGNAL + signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
 def progress(text: str) -> Iterator[Callable[[str], None]]:
     """Say on a terminal what the block does, and for how long, once it takes longer than a second.
 
@@ -104,7 +120,8 @@ def progress(text: str) -> Iterator[Callable[[str], None]]:
     timer.daemon = True
     timer.start()
     try:
-        yield lambda changed: shows.update(task, description=shown(changed))
+        with ended_by_sigterm():
+            yield lambda changed: shows.update(task, description=shown(changed))
     finally:
         timer.cancel()
         timer.join()

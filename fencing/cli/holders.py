@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import select
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -15,7 +13,7 @@ import typer
 
 from fencing import Coordinator, CoordinatorUnavailable, Holder
 from fencing.cli import status
-from fencing.cli.display import duration, say_rows, shown, stamp, table, url_of
+from fencing.cli.display import duration, ended_by_sigterm, say_rows, shown, stamp, table, url_of
 from fencing.cli.output import ClosedPipe, say, say_json, warn
 from fencing.cli.services import Services
 
@@ -160,7 +158,7 @@ Event = Literal["held", "handed over", "free", "no answer"]
 def watch(services: Services, pattern: Pattern = "*", interval: Interval = 1.0, json: Json = False) -> int:
     """Show the locks that are held, and each change, until Ctrl-C."""
     seen: dict[str, _Seen] = {}
-    with _ended_by_sigterm(), services.connect() as coordinator:
+    with ended_by_sigterm(), services.connect() as coordinator:
         read_changes = _reader_of_changes(coordinator, pattern, seen)
         if json or not sys.stdout.isatty():
             say_event = _say_json_event if json else _say_event
@@ -263,20 +261,6 @@ def _picture(pattern: str, seen: dict[str, _Seen], unanswered: list[str]) -> Any
     line = f"{stamp()}  {len(held)} held of {shown(pattern)}  Ctrl-C ends"
     errors = [Text(f"no answer: {shown(error)}") for error in unanswered]
     return Group(Text(line), *errors, table(("NAME", "HOLDER", "NUMBER", "HELD FOR", "HAND-OFFS"), rows))
-
-
-@contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM end the block as an error does: a terminal gets its cursor back, and the service its connection."""
-
-    def end(*_: object) -> None:
-        raise SystemExit(status.OF_SIGNAL + signal.SIGTERM)
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _pause(seconds: float) -> None:

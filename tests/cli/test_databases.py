@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 from pathlib import Path
 
 import psycopg
@@ -15,7 +16,7 @@ from fencing import Fence, RedisCoordinator
 from fencing.cli import databases
 from fencing.locks.listing import Pattern
 from storage_guards import ObjectStoreGuard
-from tests.support.commands import fencing, guard_on, in_terminal
+from tests.support.commands import END, fencing, guard_on, in_terminal
 from tests.support.enforced import dsn, two_roles
 from tests.support.lock_waits import until_locks_are_waited_for
 
@@ -194,9 +195,16 @@ def test_what_takes_longer_than_a_second_says_so_on_a_terminal(postgres_url: str
         terminal = in_terminal("prune", postgres_url, "--older-than", "1d")
         until_locks_are_waited_for(postgres_url)
         terminal.expect("pruning.*0:00:0[1-9]")
+        ended = in_terminal("prune", postgres_url, "--older-than", "1d")
+        ended.expect("pruning.*0:00:0[1-9]")
+        ended.kill(signal.SIGTERM)
+        ended.expect(END)
+        assert "\x1b[?25h" in ended.before, "the cursor is back"
+        ended.close()
+        assert ended.exitstatus == 143
     terminal.expect("0 marks deleted")
-    terminal.expect("\x1b\\[\\?25h|$")
-    terminal.wait()
+    terminal.expect(END)
+    terminal.close()
     assert terminal.exitstatus == 0
 
 
