@@ -17,6 +17,7 @@ from examples.servers import RedisServer
 from fencing import Coordinator, Holder, LeaseLost, RedisCoordinator, StaleFence, connect
 from fencing.cli.display import duration, seconds_of, shown, stamp
 from fencing.cli.holders import MOST_FREE, _changes, _Seen
+from fencing.kernel.fence import new_token
 from tests.support import wait_until
 from tests.support.commands import COMMAND, END, environment, fencing, guard_on, in_terminal
 from tests.support.fixtures import RedisFactory
@@ -338,3 +339,38 @@ def test_watch_on_a_terminal_is_a_live_table(
     assert terminal.exitstatus == status
     assert "\x1b[?25h" in end, "the cursor is back"
     assert max(len(ESCAPES.sub("", line)) for line in end.splitlines()) <= 80
+
+
+@pytest.fixture(params=["etcd", "zookeeper", "postgres", "file"])
+def service(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of a service of each kind but Redis."""
+    match request.param:
+        case "etcd":
+            return str(request.getfixturevalue("etcd_server").url).replace("http:", "etcd:")
+        case "zookeeper":
+            return f"zookeeper://{request.getfixturevalue('zookeeper_server').hosts}"
+        case "postgres":
+            return str(request.getfixturevalue("postgres_url"))
+    return f"sqlite:///{tmp_path}/locks.db"
+
+
+@pytest.mark.thorough
+def test_each_service_is_looked_after(service: str, watch: Callable[..., Watch]) -> None:
+    name = f"cli:{new_token()}"
+    if "sql" in service:
+        assert fencing("create-tables", service, "--only", "locks").returncode == 0
+    with connect(service, owner="worker-1", ttl=60) as coordinator:
+        lease = coordinator.acquire(name, 5)
+        number = lease.fence.number
+        watching = watch(f"{name}*", "--coordinator", service, "--json")
+        assert watching.event()["holder"]["number"] == number
+        held = json.loads(fencing("holder", name, "--coordinator", service, "--json").stdout)
+        [listed] = json.loads(fencing("list", f"{name}*", "--coordinator", service, "--json").stdout)
+        assert held["number"] == listed["number"] == number
+        assert (held["owner"], listed["name"]) == ("worker-1", name)
+        freed = json.loads(fencing("free", name, "--yes", "--json", "--coordinator", service).stdout)
+        assert (freed["freed"], freed["holder"]["number"], freed["number"] > number) == (True, number, True)
+        assert watching.event()["event"] == "free"
+        assert coordinator.holder(name) is None
+        with pytest.raises(LeaseLost):
+            lease.renew()
