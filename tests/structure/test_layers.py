@@ -70,7 +70,7 @@ ROOMS = {
     "fencing.memory": Room(BACKEND),
     "fencing.pauses": Room((KERNEL, LOCKS)),
     "fencing.sigterm": Room(BACKEND),
-    "fencing.cli": Room((*BACKEND, "fencing", "storage_guards"), ("typer", "rich", "httpx2", "obstore")),
+    "fencing.cli": Room((*BACKEND, "fencing", "storage_guards"), ("typer", "rich", "httpx2", "obstore", "sqlalchemy")),
     "fencing.__main__": Room(("fencing.cli",)),
     "fencing.urls": Room((*BACKEND, "fencing.redis.urls", "fencing.redlock")),
     "fencing.redis": Room(BACKEND, ("redis",)),

@@ -235,7 +235,7 @@ PLANTED = (
         "TooOld is told only of keys at the floor or below it",
         "keys beside the floor",
         STATEMENTS,
-        ((" AND kept.floor >= {key}\"", "\""),),
+        ((' AND kept.floor >= {key}"', '"'),),
         (WRONG_TOO_OLD,),
     ),
     Planted(
