@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 from typing import Annotated
 
 import typer
@@ -17,9 +19,9 @@ from fencing import (
     StaleFence,
     UnclaimedFence,
 )
-from fencing.cli import holders, status
+from fencing.cli import databases, holders, objects, status
 from fencing.cli.doctor import command as doctors
-from fencing.cli.output import say, warn
+from fencing.cli.output import ClosedPipe, say, warn
 from fencing.cli.services import NoUrl, takes_services
 
 app = typer.Typer(
@@ -61,7 +63,23 @@ def _main(
 
 
 app.command("holder")(takes_services(holders.holder))
+app.command("list")(takes_services(holders.list_))
+app.command("free")(takes_services(holders.free))
+app.command("watch")(takes_services(holders.watch))
 app.command("doctor")(takes_services(doctors.doctor))
+
+app.command("marks")(databases.marks)
+app.command("verify")(databases.verify)
+app.command("prune")(databases.prune)
+app.command("enforce")(databases.enforce)
+app.command("unenforce")(databases.unenforce)
+app.command("create-tables")(databases.create_tables)
+app.command("sql")(databases.sql)
+
+_objects = typer.Typer(help="Look after what guards keep in an object store.", no_args_is_help=True)
+_objects.command("verify")(objects.verify)
+_objects.command("collect")(takes_services(objects.collect))
+app.add_typer(_objects, name="objects")
 
 
 def run(arguments: list[str] | None = None) -> int:
@@ -74,7 +92,8 @@ def run(arguments: list[str] | None = None) -> int:
         return status.USAGE
     except typer.Abort:
         return status.OF_SIGNAL + signal.SIGINT
-    except SystemExit:  # typer's own, where nobody reads any more, as in: fencing list | head
+    except (ClosedPipe, SystemExit):  # the second is typer's own, of the same cause
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python fails as it flushes at its end
         return status.OF_SIGNAL + signal.SIGPIPE
     except Exception as error:
         for kinds, its_status in STATUS_OF:

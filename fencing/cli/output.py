@@ -7,9 +7,23 @@ import sys
 from typing import Any
 
 
+class ClosedPipe(Exception):
+    """Nobody reads what is printed any more, as in ``fencing list | head``.
+
+    It is no BrokenPipeError: typer would end the process with status 1 for that.
+    """
+
+
 def say(text: str) -> None:
-    """Print a line of a result."""
-    print(text, flush=True)
+    """Print a line of a result.
+
+    Raises:
+        ClosedPipe: nobody reads it. The command ends.
+    """
+    try:
+        print(text, flush=True)
+    except BrokenPipeError as error:
+        raise ClosedPipe from error
 
 
 def warn(text: str) -> None:
@@ -19,4 +33,4 @@ def warn(text: str) -> None:
 
 def say_json(value: Any) -> None:
     """Print a result for programs, one document on one line."""
-    print(json.dumps(value, ensure_ascii=False, sort_keys=True), flush=True)
+    say(json.dumps(value, ensure_ascii=False, sort_keys=True))

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+NOT_THERE = 1
+"""Nothing to show, or nothing was done: the lock is free, or the answer was no."""
+
+FOUND_WRONG = 2
+"""A verification has found something to change."""
+
 USAGE = 64
 """Wrong usage: a value of an argument, or a URL."""
 

@@ -1,3 +1,3 @@
-from tests.support.command_line import command
+from tests.support.commands import command
 
 __all__ = ["command"]

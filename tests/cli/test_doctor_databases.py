@@ -19,7 +19,7 @@ from examples.servers.postgres import start_standby
 from fencing import SQLCoordinator
 from fencing.cli.doctor import databases
 from storage_guards import SQLAlchemyGuard
-from tests.support.command_line import fencing
+from tests.support.commands import fencing
 from tests.support.doctor import as_account, examined
 from tests.support.servers import MariaDBServer, PgBouncerServer
 

@@ -8,22 +8,20 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
 
-import pexpect
 import pytest
 
 from examples.servers import RedisServer
 from fencing.cli.doctor.command import show
 from fencing.cli.doctor.findings import Examined, Finding, clock, of_servers, status_of
-from tests.support.command_line import environment, fencing
+from tests.support.commands import COMMAND, END, environment, fencing, in_terminal
 from tests.support.doctor import examined
 
 PAGE = Path(__file__).parents[2] / "docs" / "operations" / "command-line.md"
-COMMAND = [sys.executable, "-m", "fencing", "doctor"]
+DOCTOR = [*COMMAND, "doctor"]
 
 
 def test_the_worst_finding_decides_the_status() -> None:
@@ -72,10 +70,8 @@ def test_the_keys_of_json_are_those_of_the_page(any_redis: RedisServer) -> None:
     ("variables", "is_styled"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)]
 )
 def test_a_terminal(any_redis: RedisServer, variables: dict[str, str], is_styled: bool) -> None:
-    clean = {name: value for name, value in environment().items() if name not in ("NO_COLOR", "FORCE_COLOR")}
-    clean |= {"TERM": "xterm", "FENCING_REDIS_URL": any_redis.url, **variables}
-    child = pexpect.spawn(COMMAND[0], COMMAND[1:], env=clean, dimensions=(24, 80), encoding="utf-8", timeout=60)
-    child.expect(pexpect.EOF)
+    child = in_terminal("doctor", FENCING_REDIS_URL=any_redis.url, **variables)
+    child.expect(END)
     child.close()
     text = child.before
     assert isinstance(text, str)
@@ -91,7 +87,7 @@ def test_a_closed_pipe(any_redis: RedisServer) -> None:
     variables = environment(FENCING_REDIS_URL=any_redis.url)
     reader, writer = os.pipe()
     os.close(reader)
-    with subprocess.Popen(COMMAND, stdout=writer, stderr=subprocess.PIPE, text=True, env=variables) as child:
+    with subprocess.Popen(DOCTOR, stdout=writer, stderr=subprocess.PIPE, text=True, env=variables) as child:
         os.close(writer)
         assert child.communicate(timeout=60)[1] == ""
     assert child.returncode == 128 + signal.SIGPIPE
@@ -102,7 +98,7 @@ def test_an_interrupted_doctor() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         silent.settimeout(60)
         variables = environment(FENCING_REDIS_URL=f"redis://127.0.0.1:{silent.getsockname()[1]}/0")
-        with subprocess.Popen(COMMAND, stderr=subprocess.PIPE, text=True, env=variables) as child:
+        with subprocess.Popen(DOCTOR, stderr=subprocess.PIPE, text=True, env=variables) as child:
             connection, _ = silent.accept()  # now it waits for an answer
             child.send_signal(signal.SIGINT)
             assert "Traceback" not in child.communicate(timeout=60)[1]

@@ -17,7 +17,7 @@ from fencing import RedisCoordinator
 from fencing.cli.doctor import redis_server, rights
 from fencing.cli.doctor.redis import sentinel_findings
 from storage_guards import RedisGuard
-from tests.support.command_line import fencing
+from tests.support.commands import fencing
 from tests.support.doctor import as_account, examined
 from tests.support.fixtures import RedisClusters, RedisFactory, RedisServers, newest_local_series
 

@@ -24,7 +24,7 @@ from examples.servers.etcd import EtcdCluster
 from examples.servers.zookeeper import ZooKeeperEnsemble
 from fencing import connect
 from fencing.cli.doctor import etcd, zookeeper
-from tests.support.command_line import environment
+from tests.support.commands import environment
 from tests.support.doctor import Report, examined
 from tests.support.fixtures import missing_or_broken
 

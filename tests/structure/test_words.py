@@ -90,14 +90,7 @@ CLASSES = {
 DRAWINGS = ("examples/stage/", "tests/demos/", "tests/docs/test_pictures.py")
 EXCEPTIONS = {
     # Colours that one sees, and how a drawing looks.
-    "colour": (
-        *DRAWINGS,
-        "examples/drawing/",
-        "fencing/cli/",
-        "tests/cli/",
-        "tests/support/browser.py",
-        "tests/benchmarks/",
-    ),
+    "colour": (*DRAWINGS, "examples/drawing/", "tests/support/browser.py", "tests/benchmarks/", "tests/cli/"),
     "look": (*DRAWINGS, "examples/"),
     "nobody": ("examples/servers/local.py",),  # the user of that name
     "tell": ("storage_guards/objects/bodies.py", "tests/objects/test_bodies.py"),  # of a file

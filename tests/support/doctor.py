@@ -8,7 +8,7 @@ from typing import NamedTuple
 from unittest.mock import patch
 
 from fencing.cli.app import run
-from tests.support.command_line import environment
+from tests.support.commands import environment
 
 
 class Report(NamedTuple):

@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
 from tests.torture.history import Event
 
-__all__ = ["RULES", "Violation", "check"]
+__all__ = ["FEWEST_KEPT", "RULES", "Violation", "check"]
 
 LOST_UPDATE = "lost update"
 STALE_READ = "stale read"
@@ -29,6 +30,15 @@ WRONG_LANDED = "wrong landed"
 LONG_WAIT = "wait beyond its bound"
 LOCK_LEFT = "lock left behind"
 TWO_HOLDERS = "two holders at once"
+LOWER_NUMBER = "number that fell"
+FREE_TOO_SOON = "lock free too soon"
+TWO_SLOTS = "one holder of two slots"
+WRONG_SLOT = "slot above the highest"
+NO_LEADER = "no leader"
+WRONG_LEADER = "wrong leader"
+DONE_TWICE = "done twice"
+WRONG_DONE = "wrong AlreadyDone"
+WRONG_TOO_OLD = "wrong TooOld"
 UNEXPECTED = "unexpected error"
 SURVIVOR = "survivor of a rewind"
 BROKEN = "broken history"
@@ -43,6 +53,15 @@ RULES = (
     LONG_WAIT,
     LOCK_LEFT,
     TWO_HOLDERS,
+    LOWER_NUMBER,
+    FREE_TOO_SOON,
+    TWO_SLOTS,
+    WRONG_SLOT,
+    NO_LEADER,
+    WRONG_LEADER,
+    DONE_TWICE,
+    WRONG_DONE,
+    WRONG_TOO_OLD,
     UNEXPECTED,
     BROKEN,
 )
@@ -50,13 +69,19 @@ RULES = (
 HARMLESS = frozenset(
     {
         *("cut", "drop request", "drop reply", "silence", "keep", "drip"),
-        *("freeze", "kill leader", "partition", "outlast", "fill", "prune", "verify", "back up"),
+        *("freeze", "kill leader", "partition", "outlast", "fill", "prune", "prune keys", "verify", "back up"),
     }
 )
 """Faults of a service under which no two holders believe at once: no data is lost there, and no clock jumps.
 
 A leader is one of a majority, which has agreed on all that was acknowledged: etcd's and ZooKeeper's.
 """
+
+MAY_NAME_NO_HOLDER = frozenset({"redlock"})
+"""Where some nodes do not answer, who has a few of the others is named, for a majority may be theirs."""
+
+FEWEST_KEPT = 100
+"""How many keys that are done a guard keeps at least, before it gives up the lowest: docs/guards/once.md."""
 
 
 class Violation(NamedTuple):
@@ -78,10 +103,13 @@ def check(history: Iterable[Event]) -> list[Violation]:
     for event in events:
         if event.counter:
             counters[event.counter].append(event)
-    found = [*_waits(events), *_found(events)]
+    found = [*_waits(events), *_found(events), *_two_slots(events), *_wrong_slots(counters)]
     for counter, own in counters.items():
         if not _may_have_two_holders(events, counter):
-            found += _two_holders(own)
+            found += [*_two_holders(own), *_lower_numbers(own), *_free_too_soon(own)]
+            if _locks_of(counter) not in MAY_NAME_NO_HOLDER:
+                found += _wrong_leaders(own)
+        found += _no_leader(own)
         if any(event.kind in ("write", "read", "final") for event in own):
             found += _Counter(own).violations()
     return sorted(found, key=lambda violation: violation.event.start)
@@ -120,18 +148,97 @@ def _found(events: Sequence[Event]) -> Iterator[Violation]:
             yield Violation(LOCK_LEFT, event, event.text or "a lock that no process holds is still taken")
 
 
+def _locks_of(counter: str) -> str:
+    """Return the service that has the locks of a counter."""
+    return counter.rpartition("/")[2].partition("}")[0]
+
+
 def _may_have_two_holders(events: Iterable[Event], counter: str) -> bool:
     """Whether a fault befell the locks of a counter under which no lock promises exclusion."""
-    locks = counter.rpartition("/")[2]
+    locks = _locks_of(counter)
     kinds = {event.text.partition(":")[0].removesuffix(", in vain") for event in events if event.kind == "fault"}
     return any(kind.endswith(f" {locks}") and kind.removesuffix(f" {locks}") not in HARMLESS for kind in kinds)
+
+
+def _is_grant(event: Event) -> bool:
+    return event.kind == "acquire" and event.outcome == "granted"
+
+
+def _lower_numbers(events: Sequence[Event]) -> Iterator[Violation]:
+    """Grants with no higher number than an earlier one whose holder had believed in it before."""
+    granted = {event.token: _end(event) for event in filter(_is_grant, events)}
+    first: dict[str, Event] = {}
+    for event in events:
+        if event.kind == "held" and event.token in granted:
+            first.setdefault(event.token, event)
+    for earlier, later in pairwise(first.values()):
+        if later.number <= earlier.number and granted[later.token] > granted[earlier.token]:  # else: two holders
+            yield Violation(LOWER_NUMBER, later, f"{later.number} was held after {earlier.number}")
+
+
+def _free_too_soon(events: Sequence[Event]) -> Iterator[Violation]:
+    """Grants while a lock was to stay taken, although its holder had released it."""
+    released = {event.token for event in events if event.kind == "release" and event.outcome == "released"}
+    for grant in events:
+        if not (_is_grant(grant) and grant.at_least and grant.token in released):
+            continue
+        until = grant.start + grant.at_least
+        for event in events:
+            if event.kind == "held" and event.token != grant.token and _end(grant) < event.start < until:
+                text = f"{event.number} had the lock {until - event.start:.3f} s before {grant.number} was to leave it"
+                yield Violation(FREE_TOO_SOON, event, text)
+                break
+
+
+def _two_slots(events: Iterable[Event]) -> Iterator[Violation]:
+    """Grants of several resources to the holder of one token."""
+    granted: dict[str, Event] = {}
+    for event in filter(_is_grant, events):
+        first = granted.setdefault(event.token, event)
+        if first.counter != event.counter:
+            yield Violation(TWO_SLOTS, event, f"its token also has {first.counter}")
+
+
+def _wrong_slots(counters: Mapping[str, Sequence[Event]]) -> Iterator[Violation]:
+    """Grants of resources that the run does not have."""
+    if not any(event.kind == "final" for own in counters.values() for event in own):
+        return  # it was cut short
+    for own in counters.values():
+        grant = next(filter(_is_grant, own), None)
+        if grant is not None and own[-1].kind != "final":
+            yield Violation(WRONG_SLOT, grant, "there is no such slot in this run")
+
+
+def _no_leader(events: Sequence[Event]) -> Iterator[Violation]:
+    for calm in events:
+        if calm.kind == "calm" and not any(
+            event.kind == "write" and event.outcome == "acknowledged" and _end(event) > calm.start for event in events
+        ):
+            text = f"nobody wrote as the leader in the {_end(calm) - calm.start:.1f} s after the last fault"
+            yield Violation(NO_LEADER, calm, text)
+
+
+def _wrong_leaders(events: Sequence[Event]) -> Iterator[Violation]:
+    """What an observer was told: an older term after a newer one, or another replica than the one that was elected."""
+    elected = {event.number: event for event in filter(_is_grant, events)}
+    newest: dict[int, int] = defaultdict(int)
+    for event in events:
+        if event.kind != "seen" or not event.number:
+            continue
+        if event.number < newest[event.process]:
+            yield Violation(WRONG_LEADER, event, f"term {event.number} was told after {newest[event.process]}")
+        newest[event.process] = max(newest[event.process], event.number)
+        winner = elected.get(event.number)
+        if winner is not None and event.text != str(winner.process):
+            text = f"{event.text} was told to lead in term {event.number}, which process {winner.process} has"
+            yield Violation(WRONG_LEADER, event, text)
 
 
 def _two_holders(events: Iterable[Event]) -> Iterator[Violation]:
     """Grants whose holders believed in them at the same time."""
     granted, believed = dict[str, Event](), dict[str, float]()
     for event in events:
-        if event.kind == "acquire" and event.outcome == "granted":
+        if _is_grant(event):
             granted[event.token] = event
         elif event.kind == "held":
             believed[event.token] = event.start
@@ -192,6 +299,8 @@ class _Counter:
         yield from self._survivors()
         yield from self._wrong_answers()
         yield from self._stale_reads()
+        yield from self._done_twice()
+        yield from self._wrong_once()
 
     # What may have been forgotten
 
@@ -321,6 +430,56 @@ class _Counter:
             seen = self._writes.get(event.write)
             if seen is not None and seen.start > event.end:
                 yield Violation(STALE_READ, event, f"it saw {event.write!r} before that began")
+
+    # What is done once per key
+
+    def _done_twice(self) -> Iterator[Violation]:
+        """Keys whose effect is in the storage more than once. A rewind takes effects and keys back together."""
+        done = [event for event in self._writes.values() if event.key and event.write in self._effects]
+        counts = Counter(event.key for event in done)
+        for key, count in counts.items():
+            if count > 1:
+                last = max((event for event in done if event.key == key), key=lambda event: event.start)
+                yield Violation(DONE_TWICE, last, f"what has the key {key!r} was done {count} times")
+
+    def _wrong_once(self) -> Iterator[Violation]:
+        """Refusals of keys that nothing explains."""
+        keyed: dict[str, list[Event]] = defaultdict(list)
+        for event in self._writes.values():
+            if event.key:
+                keyed[event.key].append(event)
+        pruned = list(self._of("pruned"))
+        for event in self._of("once"):
+            if event.outcome == "already":
+                if not any(
+                    write.number == event.value and self._may_have_happened(write, event) for write in keyed[event.key]
+                ):
+                    text = f"{event.key!r} was told to be done under {event.value}, and nothing had been done"
+                    yield Violation(WRONG_DONE, event, text)
+            elif event.outcome == "too old" and (reason := self._wrong_floor(event, keyed, pruned)):
+                yield Violation(WRONG_TOO_OLD, event, f"{event.key!r} at the floor {event.before!r}: {reason}")
+
+    def _may_have_happened(self, write: Event, before: Event) -> bool:
+        """Whether the write may have been in the storage before the event was over."""
+        if write.start > _end(before) or write.outcome == "refused":
+            return False
+        return write.write in self._effects or self._is_lost_later(replace(before, write=write.write))
+
+    def _wrong_floor(self, event: Event, keyed: Mapping[str, Sequence[Event]], pruned: Iterable[Event]) -> str:
+        """Return what is wrong with the floor of a TooOld; empty: nothing."""
+        floor = event.before
+        if event.key.encode() > floor.encode():
+            return "the key is above it"
+        if not any(self._may_have_happened(write, event) for write in keyed[floor]):
+            return "what has that key was never done"
+        if any(prune.start < _end(event) and floor.encode() < prune.key.encode() for prune in pruned):
+            return ""
+        above = sum(
+            any(self._may_have_happened(write, event) for write in writes)
+            for key, writes in list(keyed.items())
+            if key.encode() > floor.encode()
+        )
+        return "" if above >= FEWEST_KEPT else f"nobody has pruned, and only {above} keys are above it"
 
     def _late_claims(self) -> Iterator[Violation]:
         claimed = self._claimed

@@ -29,9 +29,14 @@ class Event:
                 refused or unknown.
             landed: the answer about ``write``, in ``outcome``: True, False or None.
             held: its holder believed in the lease at ``start``.
-            release: ``outcome`` is released or lost.
+            release: ``outcome`` is released, no answer or lost.
             stopped: the process stood still.
             hung: the process did not come to an end.
+            once: an attempt to do what has the key ``key``. ``outcome`` is done, already (AlreadyDone, under the fence
+                of number ``value``), too old (TooOld, with the floor ``before``), or failed.
+            pruned: the keys below ``key`` were deleted, or some of them.
+            seen: an observer was told that ``text`` leads, in term ``number``; 0: that nobody does.
+            calm: no fault happened any more, and ``end`` is when the run stopped to wait for a leader.
             left: a lock was there after all holders had ended.
             error: the process met an error that no page of the documentation names.
             rewound: a failover, a restore or a flush took the storage back to what it was at ``since``, or a little
@@ -43,6 +48,8 @@ class Event:
         process: which one. A process that is started again has a new number.
         number, token: of the fence.
         allowed: seconds that it may take at most.
+        key: of what is done once; of a write, the key under which it is made, if any.
+        at_least: seconds after the grant for which the lock stays taken.
         since: what was acknowledged before is still there; see ``rewound``.
         text: for people.
     """
@@ -59,6 +66,8 @@ class Event:
     outcome: str = ""
     value: int = 0
     allowed: float | None = None
+    key: str = ""
+    at_least: float = 0.0
     since: float = 0.0
     effects: tuple[str, ...] | None = None
     text: str = ""

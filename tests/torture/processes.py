@@ -13,6 +13,7 @@ from typing import Any
 
 from examples.servers import freeze
 from tests.torture.history import Event, merge, read_lines
+from tests.torture.term import LED
 
 __all__ = ["Process", "Processes"]
 
@@ -20,6 +21,8 @@ ROOT = Path(__file__).resolve().parents[2]
 READY_SECONDS = 60.0
 REST_SECONDS = 60.0
 LEAVE_SECONDS = 30.0
+TERM_SECONDS = 20.0
+"""Of which the library takes 7 at most: docs/operations/ending.md."""
 DUMP_SECONDS = 1.0
 
 
@@ -41,6 +44,8 @@ class Process:
                 text=True,
             )
         self._said = {"ready": threading.Event(), "rested": threading.Event()}
+        self.led: dict[str, float] = {}
+        """When it wrote last as the leader of an election."""
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         self.stopped_at: float | None = None
@@ -50,6 +55,8 @@ class Process:
         for line in self.popen.stdout:
             if (event := self._said.get(line.strip())) is not None:
                 event.set()
+            elif line.startswith(LED):
+                self.led[line.removeprefix(LED).strip()] = time.monotonic()
 
     def is_ready(self) -> bool:
         return self._said["ready"].is_set()
@@ -137,6 +144,25 @@ class Processes:
         process.kill()
         self._note_stop(process)
         self.alive[slot] = self._start(slot)
+
+    def terminate(self, slot: int) -> Process:
+        """SIGTERM, and another one in its place. Return the one that ends."""
+        process = self.alive[slot]
+        self.resume(process)
+        process.popen.terminate()
+        self.alive[slot] = self._start(slot)
+        return process
+
+    def wait_until_ended(self, process: Process) -> None:
+        """Note it where a process goes on after SIGTERM."""
+        try:
+            process.popen.wait(TERM_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._hung(process, "it does not end after SIGTERM")
+
+    def led(self, counter: str) -> float:
+        """Return when a leader wrote last."""
+        return max(process.led.get(counter, 0.0) for process in self._all)
 
     def interrupt(self, slot: int) -> None:
         process = self.alive[slot]

@@ -26,6 +26,11 @@ SLACK = 4.0
 FAILOVER_SECONDS = 30.0
 """For how long locks may not be had at the end of a run: the last fault may have been a failover."""
 
+LEADER_SECONDS = 10.0
+"""For how long nobody may lead at the end of a run where nothing fails over."""
+
+FAILING_OVER = frozenset({"sentinel", "cluster", "etcd", "zookeeper"})
+
 PAUSE = 0.03
 
 
@@ -107,6 +112,8 @@ def torture(
         try:
             group.are_ready()
             nemesis.run(plan(seed, seconds, kinds or kinds_for(services), TTL), seconds)
+            group.are_ready()  # those that were started last, or nobody could lead
+            found += _wait_for_leaders(services, group)
             group.rest()
             found += _left(services)
             group.leave()
@@ -128,7 +135,18 @@ def is_for_all(place: Place) -> bool:
 
 def is_for_contenders(place: Place) -> bool:
     """Whether a lock without guards can be used for this counter."""
-    return place.storage in ("postgresql", "sqlite") and place.coordinator == "redis"
+    return place.use == "lock" and place.storage in ("postgresql", "sqlite") and place.coordinator == "redis"
+
+
+def _wait_for_leaders(services: Services, group: Processes) -> list[Event]:
+    """Wait until each election has a leader that writes, but not for ever. Nothing disturbs it any more."""
+    elections = [place.name for place in services.places if place.use == "election"]
+    began = time.monotonic()
+    patience = LEADER_SECONDS + (FAILOVER_SECONDS if FAILING_OVER & set(services.names) else 0.0)
+    while any(group.led(name) < began for name in elections) and time.monotonic() < began + patience:
+        time.sleep(0.05)
+    now = time.monotonic()
+    return [Event("calm", began, now, counter=name) for name in elections]
 
 
 def _left(services: Services) -> list[Event]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from tests.support import wait_until
 from tests.torture.run import Outcome
@@ -21,6 +21,8 @@ ONE_ATTEMPT = 0.3
 """Seconds. It is less than one request may take, so a release may be sent behind that. The time-out of the client ends
 the request sooner, and there may be time for another one: on a busy machine not each time."""
 
+LASTS_SECONDS = 0.5
+
 DRIP_SECONDS = 0.1
 """After each byte. A row of a lock's table then takes twice as long as the wait for it may, and more."""
 
@@ -31,12 +33,13 @@ class Schedule(NamedTuple):
     Args:
         on: the service of the locks, and that of the counter.
         play: the steps.
-        clock_floor: as of `Stage`.
+        clock_floor, use: as of `Stage`.
     """
 
     on: tuple[str, str]
     play: Callable[[Stage], None]
     clock_floor: bool = True
+    use: Literal["lock", "slots"] = "lock"
 
 
 def late_writer(stage: Stage) -> None:
@@ -184,6 +187,49 @@ def restore_under_a_holder(stage: Stage) -> None:
     stage.first.end()
 
 
+def one_after_the_other(stage: Stage) -> None:
+    """The first has the lock, then the second: without a claim, for a guard would have a lower number repaired."""
+    for holder in (stage.first, stage.second):
+        holder.offer("write to Redis", claims=False)
+
+
+def one_key_for_both(way: str) -> Callable[[Stage], None]:
+    """Return the steps of this way."""
+
+    def play(stage: Stage) -> None:
+        """The first does what has a key; the second would do it again."""
+        for holder in (stage.first, stage.second):
+            holder.offer(way, key="2026-11-23")
+
+    return play
+
+
+def keys_beside_the_floor(stage: Stage) -> None:
+    """What has the key 2 is done, and pruned. Then the second would do that again, and what is older and newer."""
+    stage.first.offer("begin", key="2")
+    stage.prune_keys(below="3")
+    for key in ("2", "1", "3"):
+        stage.second.offer("begin", key=key)
+
+
+def both_want_a_slot(stage: Stage) -> None:
+    """Both have a slot at the same time; a few times, for which one it is depends on luck."""
+    for _ in range(ROUNDS):
+        holders = (stage.first, stage.second)
+        for holder in holders:
+            holder.begin("", timeout=0.0)
+            holder.thinks()
+        for holder in holders:
+            holder.go_on()
+            holder.end()
+
+
+def lock_that_outlasts_its_block(stage: Stage) -> None:
+    """The first releases a lock that stays taken; the second wants it."""
+    stage.first.take("write to Redis", options={"at_least": LASTS_SECONDS})
+    stage.second.take("write to Redis", timeout=LASTS_SECONDS + SLACK)
+
+
 SCHEDULES = {
     "late writer": Schedule(("redis", "sqlite"), late_writer),
     "late writer with the same number": Schedule(("redis", "sqlite"), late_writer, clock_floor=False),
@@ -198,12 +244,21 @@ SCHEDULES = {
     "claim without an answer": Schedule(("redis", "postgresql"), claim_without_answer),
     "prune under an old holder": Schedule(("redis", "sqlite"), prune_under_an_old_holder),
     "restore under a holder": Schedule(("redis", "sqlite"), restore_under_a_holder),
+    "one after the other": Schedule(("redis", "redis-data"), one_after_the_other, clock_floor=False),
+    "one key for both": Schedule(("sqlite", "sqlite"), one_key_for_both("begin")),
+    "one key for both, psycopg": Schedule(("redis", "postgresql"), one_key_for_both("write")),
+    "one key for both, in Redis": Schedule(("redis", "redis-data"), one_key_for_both("write to Redis")),
+    "one key for both, published": Schedule(("redis", "s3"), one_key_for_both("publish")),
+    "keys beside the floor": Schedule(("sqlite", "sqlite"), keys_beside_the_floor),
+    "both want a slot": Schedule(("redis", "redis-data"), both_want_a_slot, use="slots"),
+    "both want a slot of a table": Schedule(("sqlite", "redis-data"), both_want_a_slot, use="slots"),
+    "lock that outlasts its block": Schedule(("redis", "redis-data"), lock_that_outlasts_its_block),
 }
 
 
 def play(name: str, folder: Path, contender: str = "") -> Outcome:
     """Do the steps, and return what the checker says of it."""
     schedule = SCHEDULES[name]
-    with Stage(schedule.on, folder, contender, clock_floor=schedule.clock_floor) as stage:
+    with Stage(schedule.on, folder, contender, clock_floor=schedule.clock_floor, use=schedule.use) as stage:
         schedule.play(stage)
         return stage.outcome()

@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from tests.torture.checker import check
 from tests.torture.connections import Connections, Sessions
@@ -18,6 +18,7 @@ from tests.torture.history import Event, merge, read_lines, write_history
 from tests.torture.log import Log
 from tests.torture.run import Outcome
 from tests.torture.services import Services
+from tests.torture.services.base import SLOTS
 from tests.torture.steps import run
 from tests.torture.turn import Turn
 
@@ -74,6 +75,7 @@ class Holder:
         early: bool = False,
         timeout: float = 2.0,
         options: dict[str, Any] | None = None,
+        key: str | None = None,
     ) -> None:
         """Begin a turn, which goes on until it would think, or until it would begin (``early``).
 
@@ -84,16 +86,22 @@ class Holder:
             early: whether it also waits before it begins.
             timeout: seconds that it waits for the lock.
             options: of the lock.
+            key: of what it does once.
         """
         stage, place = self._stage, self._stage.place
         [kit, *_] = self._connections.kits(place.storage)
         kit = kit._replace(claims=kit.claims and claims)
         chosen = next((each for each in kit.ways if each.name == way), kit.ways[0])
         coordinator = self._connections.coordinator(place.coordinator)
-        hold = partial(coordinator.hold, place.name, guards=[kit.guard] if kit.claims else [], **(options or {}))
+        options = {"guards": [kit.guard] if kit.claims else [], **(options or {})}
+        if place.use == "slots":
+            hold: Any = coordinator.slots(place.name, SLOTS, **options).hold
+        else:
+            hold = partial(coordinator.hold, place.name, **options)
         chance = random.Random(f"{place.name}/{stage.next_turn()}")
         self._turn = StagedTurn(place.name, kit, chosen, hold, stage.log, chance, SLACK, 0.0, self._sessions)
         self._turn._rounds, self._turn.early, self._turn.timeout = rounds, early, timeout
+        self._turn.once, self._turn._at_least = key, (options or {}).get("at_least", 0.0)
         self._thread = threading.Thread(target=self._play, args=(self._turn,), daemon=True)
         self._thread.start()
 
@@ -137,6 +145,13 @@ class Holder:
         if self._thread.is_alive():
             raise TimeoutError("the turn does not end")
 
+    def offer(self, way: str, **options: Any) -> None:
+        """Do a whole turn, which may end before it thinks."""
+        self.begin(way, **options)
+        self.thinks()
+        self.go_on()
+        self.end()
+
     def take(self, way: str, **options: Any) -> None:
         """Do a whole turn."""
         self.begin(way, **options)
@@ -153,20 +168,29 @@ class Stage:
         folder: where the history goes.
         contender: what is used in the place of the library: see `contenders.py`.
         clock_floor: whether numbers start from a clock. Without it they start from 1 after a loss.
+        use: of the counter.
     """
 
-    def __init__(self, on: tuple[str, str], folder: Path, contender: str = "", *, clock_floor: bool = True) -> None:
+    def __init__(
+        self,
+        on: tuple[str, str],
+        folder: Path,
+        contender: str = "",
+        *,
+        clock_floor: bool = True,
+        use: Literal["lock", "slots"] = "lock",
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder, self._contender = folder, contender
         self._seed = 1 if clock_floor else 2
-        self.services = Services(on, TTL, seed=1)
+        self.services = Services(on, TTL, 1, only=lambda place: place.use == use)
         self.locks, self.data = on
         self._turns = 0
         self._faults: list[Event] = []
 
     def __enter__(self) -> Self:
         self.services.__enter__()
-        self.place = next(place for place in self.services.places if place.coordinator == self.locks)
+        self.place = next(place for place in self.services.setup["places"] if place.coordinator == self.locks)
         self.log = Log(self._folder / "log.jsonl", 0)
         self._made = [self._connections(direct) for direct in (False, True)]
         self.first, self.second = (Holder(self, connections) for connections in self._made)
@@ -204,6 +228,12 @@ class Stage:
         """Have the locks' Redis lose everything, so that both can hold the lock."""
         self.strike(f"flush {self.locks}")
 
+    def prune_keys(self, below: str) -> None:
+        """Delete what is noted as done once under the keys below this one."""
+        start = time.monotonic()
+        self.service.guard.prune_done(self.place.name, below=below)
+        self.service.events.append(Event("pruned", start, time.monotonic(), counter=self.place.name, key=below))
+
     def outcome(self) -> Outcome:
         """End everything, and have the checker read what happened."""
         self.services.restore()
@@ -215,7 +245,8 @@ class Stage:
         history += [Event("left", now, now, counter=name) for name in left]
         history += self._faults
         history += [event for service in self.services for event in service.events]
-        history.append(Event("final", now, now, counter=self.place.name, **self.services.final(self.place)))
+        for place in self.place.counters():
+            history.append(Event("final", now, now, counter=place.name, **self.services.final(place)))
         path = self._folder / "history.jsonl"
         write_history(path, history)
         return Outcome(sorted(history, key=lambda event: event.start), check(history), Counter(), path)

@@ -10,17 +10,27 @@ import pytest
 
 from tests.torture.checker import (
     BROKEN,
+    DONE_TWICE,
+    FEWEST_KEPT,
+    FREE_TOO_SOON,
     LATE_HOLDER,
     LOCK_LEFT,
     LONG_WAIT,
     LOST_UPDATE,
+    LOWER_NUMBER,
+    NO_LEADER,
     RULES,
     STALE_READ,
     SURVIVOR,
     TWO_HOLDERS,
+    TWO_SLOTS,
     UNEXPECTED,
+    WRONG_DONE,
     WRONG_LANDED,
+    WRONG_LEADER,
     WRONG_REFUSAL,
+    WRONG_SLOT,
+    WRONG_TOO_OLD,
     check,
 )
 from tests.torture.drawing import draw, draw_file
@@ -60,6 +70,32 @@ def acquired(at: float, number: int) -> Event:
 
 def held(at: float, number: int) -> Event:
     return Event("held", at, at, counter=N, number=number, token=f"t{number}")
+
+
+def once(at: float, key: str, outcome: str, **more: Any) -> Event:
+    return Event("once", at, at + 0.1, counter=N, key=key, outcome=outcome, **more)
+
+
+def pruned(at: float, key: str) -> Event:
+    return Event("pruned", at, at + 0.1, counter=N, key=key)
+
+
+def seen(at: float, number: int, leader: int = 0, observer: int = 0) -> Event:
+    return Event("seen", at, at, counter=N, number=number, text=str(leader) if number else "", process=observer)
+
+
+def released(at: float, number: int, outcome: str = "released") -> Event:
+    return Event("release", at, at + 0.1, counter=N, token=f"t{number}", outcome=outcome)
+
+
+def lasting(at: float, number: int, seconds: float) -> Event:
+    return replace(acquired(at, number), at_least=seconds)
+
+
+def many(count: int) -> list[Event]:
+    """Return writes with so many keys, the lowest of which is 000."""
+    ids = ["", *map(str, range(count))]
+    return [write(5 + at / 10, ids[at + 1], ids[at], key=f"{at:03d}") for at in range(count)]
 
 
 def fault(kind: str) -> Event:
@@ -142,6 +178,59 @@ ACCEPTED = {
     "a grant beside the last belief in another lease": [acquired(1, 1), held(2.1, 1), acquired(2, 2), held(3, 2)],
     "two leases after the locks have lost their data": [
         *(acquired(1, 1), acquired(2, 2), held(3, 1), held(4, 2), fault(f"flush {N}, in vain: it was down"))
+    ],
+    "numbers that fall, after the locks have lost their data": [
+        *(acquired(1, 2), held(2, 2), fault(f"flush {N}"), acquired(3, 1), held(4, 1)),
+    ],
+    "a lower number that nobody believed in": [acquired(1, 2), held(2, 2), acquired(3, 1)],
+    "a lock that outlasts its block": [
+        lasting(1, 1, 2.0),
+        held(1.5, 1),
+        released(1.6, 1),
+        acquired(2, 2),
+        held(3.1, 2),
+    ],
+    "a lock that is lost, and does not outlast its block": [
+        *(lasting(1, 1, 2.0), held(1.5, 1), released(1.6, 1, "no answer"), acquired(2, 2), held(2.5, 2)),
+    ],
+    "a lock that does not outlast its block, after the locks have lost their data": [
+        *(lasting(1, 1, 2.0), released(1.6, 1), fault(f"flush {N}"), acquired(2, 2), held(2.5, 2)),
+    ],
+    "two holders of two slots": [acquired(1, 1), replace(acquired(1, 2), counter="m")],
+    "terms in their order": [
+        *(seen(0, 0), acquired(1, 1), seen(1.5, 1), held(2, 1), acquired(3, 2), held(3.5, 2), seen(4, 2), seen(5, 0)),
+        *(seen(4, 1, observer=1), seen(4.5, 2, observer=1)),
+    ],
+    "an older term after a newer one, after the locks have lost their data": [
+        *(seen(1, 2), fault(f"flush {N}"), seen(3, 1)),
+    ],
+    "an older term after a newer one, of Redlock, which names who may have a majority": [
+        replace(event, counter="election/files/redlock") for event in (seen(1, 2), seen(3, 1))
+    ],
+    "a leader after the last fault": [
+        *(write(2, "a", ""), Event("calm", 3, 5, counter=N), write(4, "b", "a"), final("b", 2)),
+    ],
+    "what is done once, by each key": [write(1, "a", "", key="1"), write(2, "b", "a", key="2"), final("b", 2)],
+    "what is done once, and again after a refusal": [
+        *(write(1, "a", "", outcome="refused", key="1"), write(2, "b", "", key="1"), final("b", 1)),
+    ],
+    "what is done once, and again after a rewind has taken it back": [
+        *(write(2, "a", "", key="1"), rewound(1, 3, 4), write(5, "b", "", key="1"), final("b", 1, ("b",))),
+    ],
+    "AlreadyDone of what was done": [write(1, "a", "", 7, key="1"), once(2, "1", "already", value=7), final("a", 1)],
+    "AlreadyDone of what has happened without an answer": [
+        *(write(1, "a", "", 7, outcome="unknown", key="1"), once(2, "1", "already", value=7), final("a", 1)),
+    ],
+    "AlreadyDone of what a rewind takes back later": [
+        *(write(1, "a", "", 7, key="1"), once(2, "1", "already", value=7), rewound(0.5, 3, 4), final("", 0)),
+    ],
+    "TooOld of what was pruned": [
+        *(write(1, "a", "", key="1"), pruned(2, "3"), once(3, "0", "too old", before="1"), final("a", 1)),
+    ],
+    "TooOld where too many keys are kept": [
+        *many(FEWEST_KEPT + 1),
+        once(50, "000", "too old", before="000"),
+        final(str(FEWEST_KEPT), FEWEST_KEPT + 1),
     ],
     "a wait as long as it may be": [Event("acquire", 1, 2, allowed=1.0)],
     "a wait while the process stood still": [
@@ -283,6 +372,69 @@ REFUSED = {
         )
         for kind in ("kill leader", "partition")
     },
+    "a number that falls": (LOWER_NUMBER, [acquired(1, 2), held(2, 2), acquired(3, 1), held(4, 1)]),
+    "a number that stays": (
+        LOWER_NUMBER,
+        [*(acquired(1, 2), held(2, 2), replace(acquired(3, 2), token="x"), replace(held(4, 2), token="x"))],
+    ),
+    "a lock that is free too soon": (
+        FREE_TOO_SOON,
+        [lasting(1, 1, 2.0), held(1.5, 1), released(1.6, 1), acquired(2, 2), held(2.5, 2)],
+    ),
+    "a holder of two slots": (TWO_SLOTS, [acquired(1, 1), replace(acquired(1, 1), counter="m")]),
+    "a slot above the highest": (WRONG_SLOT, [acquired(1, 1), replace(final("", 0), counter="m")]),
+    "an older term after a newer one": (WRONG_LEADER, [seen(1, 2), seen(2, 0), seen(3, 1)]),
+    "another leader than the one that was elected": (WRONG_LEADER, [acquired(1, 1), seen(2, 1, leader=5)]),
+    "no leader after the last fault": (
+        NO_LEADER,
+        [write(2, "a", ""), Event("calm", 3, 5, counter=N), final("a", 1)],
+    ),
+    "a leader after the last fault whose writes are refused": (
+        NO_LEADER,
+        [Event("calm", 3, 5, counter=N), write(4, "a", "", outcome="refused"), final("", 0)],
+    ),
+    "done twice": (DONE_TWICE, [write(1, "a", "", key="1"), write(2, "b", "a", key="1"), final("b", 2)]),
+    "done twice, the second time without an answer": (
+        DONE_TWICE,
+        [write(1, "a", "", key="1"), write(2, "b", "a", outcome="unknown", key="1"), final("b", 2)],
+    ),
+    "AlreadyDone of what nobody did": (WRONG_DONE, [once(2, "1", "already", value=7), final("", 0)]),
+    "AlreadyDone of what was refused": (
+        WRONG_DONE,
+        [write(1, "a", "", 7, outcome="refused", key="1"), once(2, "1", "already", value=7), final("", 0)],
+    ),
+    "AlreadyDone before it was done": (
+        WRONG_DONE,
+        [once(1, "1", "already", value=7), write(2, "a", "", 7, key="1"), final("a", 1)],
+    ),
+    "AlreadyDone under another fence": (
+        WRONG_DONE,
+        [write(1, "a", "", 6, key="1"), once(2, "1", "already", value=7), final("a", 1)],
+    ),
+    "AlreadyDone after a rewind has taken it back": (
+        WRONG_DONE,
+        [write(1, "a", "", 7, key="1"), rewound(0.5, 3, 4), once(5, "1", "already", value=7), final("", 0)],
+    ),
+    "TooOld of a key above the floor": (
+        WRONG_TOO_OLD,
+        [write(1, "a", "", key="1"), pruned(2, "3"), once(3, "2", "too old", before="1"), final("a", 1)],
+    ),
+    "TooOld at a floor that was never done": (
+        WRONG_TOO_OLD,
+        [pruned(2, "3"), once(3, "1", "too old", before="2"), final("", 0)],
+    ),
+    "TooOld at a floor above what was pruned": (
+        WRONG_TOO_OLD,
+        [write(1, "a", "", key="3"), pruned(2, "3"), once(3, "1", "too old", before="3"), final("a", 1)],
+    ),
+    "TooOld before anything was pruned": (
+        WRONG_TOO_OLD,
+        [write(1, "a", "", key="1"), once(3, "1", "too old", before="1"), pruned(4, "3"), final("a", 1)],
+    ),
+    "TooOld where few keys are kept": (
+        WRONG_TOO_OLD,
+        [*many(FEWEST_KEPT), once(50, "000", "too old", before="000"), final(str(FEWEST_KEPT - 1), FEWEST_KEPT)],
+    ),
     "a last write that nobody made": (BROKEN, [final("x", 1)]),
     "a write that has read one that nobody made": (BROKEN, [write(2, "a", "x"), final("a", 1)]),
     "a value that does not fit": (BROKEN, [write(2, "a", ""), final("a", 2)]),

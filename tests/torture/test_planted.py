@@ -45,9 +45,15 @@ def test_a_schedule_breaks_no_rule(name: str, tmp_path: Path) -> None:
     assert all(event.end is not None for event in outcome.history if event.kind in ("acquire", "read", "write"))
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.name)
-def test_the_schedule_finds_it(planted: Planted, copy: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "planted",
+    [
+        pytest.param(each, marks=pytest.mark.thorough if isinstance(each.shown_by, str) else pytest.mark.deep)
+        for each in PLANTED
+    ],
+    ids=[each.name for each in PLANTED],
+)
+def test_it_is_found(planted: Planted, copy: Path, tmp_path: Path) -> None:
     file = copy / planted.file
     text = file.read_text("utf-8")
     try:
@@ -66,7 +72,9 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_in(copy: Path, planted: Planted, folder: Path) -> str:
-    command = [sys.executable, "-m", "tests.torture", "schedule", planted.schedule]
+    shown_by = planted.shown_by
+    arguments = ["schedule", shown_by] if isinstance(shown_by, str) else shown_by
+    command = [sys.executable, "-m", "tests.torture", *arguments]
     path = os.pathsep.join(filter(None, [str(copy), os.environ.get("PYTHONPATH")]))
     environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
     command += ["--folder", str(folder)]

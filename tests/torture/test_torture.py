@@ -13,8 +13,10 @@ import pytest
 
 from tests.torture.faults import kinds, named, plan
 from tests.torture.run import Outcome, torture
-from tests.torture.services import KINDS, Services, places_on
+from tests.torture.services import KINDS, USES, Services, places_on
+from tests.torture.services.base import SLOTS
 from tests.torture.steps import run, run_async
+from tests.torture.turn import key_of
 from tests.torture.worker import Worker
 
 SEED = int(os.environ.get("FENCING_SEED", 0)) or random.randrange(1, 2**32)
@@ -35,7 +37,7 @@ def test_what_the_guards_promise_holds_under_faults(tmp_path: Path) -> None:
 
 def assert_something_was_tried(outcome: Outcome) -> None:
     counters = {event.counter for event in outcome.history if event.kind == "final"}
-    assert len(counters) == 7
+    assert len(counters) == 7 + 2 + 2 + SLOTS
     for counter in counters:
         assert outcome.writes(counter)["acknowledged"] >= 2, counter
     assert sum(outcome.faults.values()) >= 10
@@ -68,17 +70,33 @@ def test_consecutive_seeds_have_every_storage_under_every_kind_of_locks() -> Non
     storages = [storage for kind in KINDS.values() for storage in kind.storages]
     for first in (1, 12345):
         places = [place for seed in range(first, first + len(locks)) for place in places_on(list(KINDS), seed)]
-        assert {(place.storage, place.coordinator) for place in places} == {
+        assert {(place.storage, place.coordinator) for place in places if place.use == "lock"} == {
             (storage, lock) for storage in storages for lock in locks
         }
 
 
 def test_a_small_run_has_every_storage_under_every_kind_of_locks() -> None:
-    names = [place.name for place in places_on(["redis", "postgresql", "sqlite"], 5)]
+    names = [place.name for place in places_on(["redis", "postgresql", "sqlite"], 5) if place.use == "lock"]
     assert names == [
         *("postgresql/redis", "postgresql/postgresql", "postgresql/sqlite"),
         *("sqlite/redis", "sqlite/postgresql", "sqlite/sqlite"),
     ]
+
+
+def test_consecutive_seeds_have_each_other_use_under_every_kind_of_locks() -> None:
+    locks = {name for name, kind in KINDS.items() if kind.has_locks}
+    storages = {storage for kind in KINDS.values() for storage in kind.storages}
+    places = [place for seed in range(len(locks) * len(storages)) for place in places_on(list(KINDS), seed)]
+    for use in USES:
+        pairs = {(place.storage, place.coordinator) for place in places if place.use == use}
+        able = storages if use != "once" else {each for kind in KINDS.values() for each in kind.done_once}
+        assert pairs == {(storage, lock) for storage in able for lock in locks}
+
+
+def test_keys_of_later_days_sort_behind() -> None:
+    days = [0, 9, 10, 99_999, 100_000]
+    assert sorted(key_of(day) for day in reversed(days)) == [key_of(day) for day in days]
+    assert key_of(-1) == key_of(0) < key_of(0, 1) < key_of(1)
 
 
 def test_a_wrong_choice_of_services_is_told() -> None:

@@ -15,7 +15,16 @@ import psycopg_pool
 import redis
 import sqlalchemy.exc
 
-from fencing import FencingError, GuardUnavailable, NotAcquired, OutcomeUnknown, StaleFence, UnclaimedFence
+from fencing import (
+    AlreadyDone,
+    FencingError,
+    GuardUnavailable,
+    NotAcquired,
+    OutcomeUnknown,
+    StaleFence,
+    TooOld,
+    UnclaimedFence,
+)
 from tests.torture.log import Log
 from tests.torture.steps import Steps, run, run_async
 
@@ -24,7 +33,7 @@ if TYPE_CHECKING:
     from tests.torture.services.base import Kit
     from tests.torture.ways import Way
 
-__all__ = ["EXPECTED", "Interrupted", "Turn"]
+__all__ = ["EXPECTED", "Interrupted", "Turn", "key_of", "today"]
 
 
 class Interrupted(Exception):
@@ -36,6 +45,21 @@ OF_DRIVERS = (
     httpx2.HTTPError,
 )
 EXPECTED = (FencingError, *OF_DRIVERS, Interrupted, TimeoutError, asyncio.CancelledError, redis.RedisError)
+
+DAY_SECONDS = 0.5
+AGES = (0, 0, 0, 1, 1, 2, 4, 30, 120)
+"""How many days old a key of shared ones may be: mostly others try the same one, and some are old."""
+
+
+def today() -> int:
+    """Return the number of the day. All processes of the machine have the same, and it is never lower later."""
+    return int(time.monotonic() / DAY_SECONDS)
+
+
+def key_of(day: int, part: int = 0) -> str:
+    """Return a key of what is done once on a day. Keys sort by time."""
+    return f"{max(day, 0):010d}-{part:03d}"
+
 
 TRY_SECONDS = 3.0
 """A call that tries once takes at most so long if nothing answers, claims included: docs/guide/locks.md."""
@@ -59,12 +83,17 @@ class Turn:
         slack: seconds that a busy machine may add to every bound.
         pause: seconds, the longest that it works before it begins, and between reading and writing.
         sessions: of the thread or the task, with what earlier turns have read.
+        keys: whether each write is made once per key: no, "own" keys, or those that all "shared" have.
+        at_least: seconds after the grant for which its lock stays taken.
     """
 
     lease: Any
     write: int | None = None
     id = ""
     is_sent = False
+    once: str | None = None
+    """What the guard is given: see ``keys``."""
+    _attempt: int | None = None
 
     def __init__(
         self,
@@ -77,6 +106,8 @@ class Turn:
         slack: float,
         pause: float,
         sessions: Sessions,
+        keys: str = "",
+        at_least: float = 0.0,
     ) -> None:
         self.counter, self.kit, self.way = counter, kit, way
         self.chance, self._hold, self._log, self._slack = chance, hold, log, slack
@@ -86,16 +117,17 @@ class Turn:
         self._sessions = sessions
         self._pauses = [chance.choice([0.0, pause / 5, pause]) for _ in range(2)]
         self._rounds = chance.choice([1, 1, 2, 3])
+        self._keys, self._at_least, self._parts = keys, at_least, 2
 
     @property
     def guard(self) -> Any:
         return self.kit.guard
 
-    # What a body needs
+    def repeat(self, times: int) -> None:
+        """Write so often under one lease, mostly under other keys, without pauses."""
+        self._rounds, self._pauses, self._parts = times, [0.0, 0.0], 10 * times
 
-    def new_key(self) -> str:
-        """Return a key of something that nothing else does."""
-        return f"{self.chance.getrandbits(64):016x}"
+    # What a body needs
 
     def begin_session(self) -> Any:
         """Begin a transaction of a session that earlier turns have used; the guard must make it read again."""
@@ -126,7 +158,13 @@ class Turn:
         self.id = f"{self.chance.getrandbits(64):016x}"
         allowed = WRITE_SECONDS + self._slack
         self.write = self._log.begin(
-            "write", counter=self.counter, write=self.id, before=values["before"], allowed=allowed, **self._fence
+            "write",
+            counter=self.counter,
+            write=self.id,
+            before=values["before"],
+            allowed=allowed,
+            key=self.once or "",
+            **self._fence,
         )
         return {"name": values["name"], "value": values["value"], "last": self.id}
 
@@ -152,18 +190,22 @@ class Turn:
                 try:
                     for _ in range(self._rounds):
                         self._pause(self._pauses[0])
-                        self._perform()
+                        try:
+                            self._perform()
+                        except (AlreadyDone, TooOld) as error:
+                            self._failed(error)
                 except EXPECTED as error:
                     self._failed(error)
                     raise
                 self._release = self._begin_release()
-            self._log.end(self._release, "released")
+            self._end_release()
         except EXPECTED as error:
             self._over(acquiring, error)
 
     def _perform(self) -> None:
+        self._begin_once()
         if self.way.runs:
-            self.guard.run(self.lease, lambda connection: run(self._whole(connection)))
+            self.guard.run(self.lease, lambda connection: run(self._whole(connection)), once=self.once)
         elif self.way.context is None:
             run(self._whole(None))
         else:
@@ -180,24 +222,28 @@ class Turn:
                 try:
                     for _ in range(self._rounds):
                         await self._pause(self._pauses[0])
-                        await self._perform_async()
+                        try:
+                            await self._perform_async()
+                        except (AlreadyDone, TooOld) as error:
+                            self._failed(error)
                 except EXPECTED as error:
                     self._failed(error)
                     raise
                 self._release = self._begin_release()
-            self._log.end(self._release, "released")
+            self._end_release()
         except EXPECTED as error:
             self._over(acquiring, error)
             if isinstance(error, asyncio.CancelledError):
                 raise
 
     async def _perform_async(self) -> None:
+        self._begin_once()
         if self.way.runs:
 
             async def function(connection: Any) -> None:
                 await run_async(self._whole(connection))
 
-            await self.guard.run(self.lease, function)
+            await self.guard.run(self.lease, function, once=self.once)
         elif self.way.context is None:
             await run_async(self._whole(None))
         else:
@@ -223,13 +269,17 @@ class Turn:
     # What is noted
 
     def _begin_acquire(self) -> int:
-        allowed = (self.timeout or TRY_SECONDS) + self._slack
         self._claim = self._log.begin("claim", counter=self.counter)  # its end is noted if it was admitted
-        return self._log.begin("acquire", counter=self.counter, allowed=allowed)
+        more = {"at_least": self._at_least} if self._at_least else {}
+        return self._log.begin("acquire", counter=self.counter, allowed=self._allowed_to_wait(), **more)
+
+    def _allowed_to_wait(self) -> float | None:
+        return (self.timeout or TRY_SECONDS) + self._slack
 
     def _granted(self, acquiring: int, lease: Any) -> None:
         self.lease = lease
-        fence = {"number": lease.fence.number, "token": lease.fence.token}
+        self.counter = getattr(lease.fence, "resource", self.counter)  # of slots: the one that it is
+        fence = {"number": lease.fence.number, "token": lease.fence.token, "counter": self.counter}
         if self.kit.claims:  # the lock has claimed before it returned
             self._log.end(self._claim, "acknowledged", **fence)
         self._log.end(acquiring, "granted", **fence)
@@ -239,7 +289,35 @@ class Turn:
 
     def _begin_release(self) -> int:
         self._note_belief()
-        return self._log.begin("release", counter=self.counter, allowed=RELEASE_SECONDS + self._slack)
+        token = self.lease.fence.token
+        allowed = RELEASE_SECONDS + self._slack
+        return self._log.begin("release", counter=self.counter, allowed=allowed, token=token)
+
+    def _end_release(self) -> None:
+        """Note that the block has ended as it should. Where nothing answered, the lock may be freed by its ttl."""
+        assert self._release is not None
+        has_answer = getattr(self.lease, "_freed", True) is True
+        self._log.end(self._release, "released" if has_answer else "no answer")
+
+    def _begin_once(self) -> None:
+        """Choose a key of what is done now, if it is done once."""
+        if self._keys == "own":
+            self.once = f"{self.chance.getrandbits(64):016x}"
+        elif self._keys == "shared":
+            self.once = key_of(today() - self.chance.choice(AGES), self.chance.randrange(self._parts))
+        if self.once is not None:
+            self._attempt = self._log.begin("once", counter=self.counter, key=self.once, **self._fence)
+
+    def _end_once(self, error: BaseException | None) -> None:
+        attempt, self._attempt = self._attempt, None
+        if attempt is None:
+            return
+        if isinstance(error, AlreadyDone):
+            self._log.end(attempt, "already", value=error.number)
+        elif isinstance(error, TooOld):
+            self._log.end(attempt, "too old", before=error.floor)
+        else:
+            self._log.end(attempt, "done" if error is None else "failed")
 
     def _whole(self, given: Any) -> Steps[None]:
         self.is_sent = False
@@ -253,12 +331,14 @@ class Turn:
             self.write = None
 
     def _acknowledged(self) -> None:
+        self._end_once(None)
         if self.write is not None:
             self._log.end(self.write, "acknowledged")
             self.write = None
 
     def _failed(self, error: BaseException) -> None:
         self._sessions.clear()
+        self._end_once(error)
         if self.write is None:
             return
         unknown = _unknown_in(error)

@@ -68,12 +68,12 @@ def _change_object(turn: Turn, session: Any) -> Steps[None]:
 
 
 def _advance(turn: Turn, connection: Any) -> Steps[None]:
-    yield turn.guard.advance(connection, turn.lease)
+    yield turn.guard.advance(connection, turn.lease, once=turn.once)
     yield from _change(turn, connection)
 
 
 def _advance_session(turn: Turn, session: Any) -> Steps[None]:
-    yield turn.guard.advance(session, turn.lease)
+    yield turn.guard.advance(session, turn.lease, once=turn.once)
     yield from _change_object(turn, session)
     session.info[turn.counter] = yield session.get(Counter, turn.counter)  # or it would be collected, and read again
 
@@ -87,14 +87,13 @@ def _write(turn: Turn, _: None) -> Steps[None]:
         yield connection.close()
     values = turn.seen(reading, row.value, row.last)
     yield turn.think()
-    yield turn.guard.write(turn.lease, text(WRITE), turn.begin_write(values))
+    yield turn.guard.write(turn.lease, text(WRITE), turn.begin_write(values), once=turn.once)
 
 
 SQLALCHEMY = (
-    Way("begin", _change, lambda turn: turn.guard.begin(turn.lease)),
-    Way("begin with a claim", _change, lambda turn: turn.guard.begin(turn.lease, claim=True)),
-    Way("begin once", _change, lambda turn: turn.guard.begin(turn.lease, once=turn.new_key())),
-    Way("session", _change_object, lambda turn: turn.guard.session(turn.lease)),
+    Way("begin", _change, lambda turn: turn.guard.begin(turn.lease, once=turn.once)),
+    Way("begin with a claim", _change, lambda turn: turn.guard.begin(turn.lease, claim=True, once=turn.once)),
+    Way("session", _change_object, lambda turn: turn.guard.session(turn.lease, once=turn.once)),
     Way("run", _change, runs=True),
     Way("write", _write),
     Way("advance", _advance, lambda turn: turn.kit.source.begin(), own_commit=True),
@@ -122,7 +121,7 @@ def _psycopg_change(turn: Turn, connection: Any) -> Steps[None]:
 
 
 def _psycopg_advance(turn: Turn, connection: Any) -> Steps[None]:
-    yield turn.guard.advance(connection, turn.lease)
+    yield turn.guard.advance(connection, turn.lease, once=turn.once)
     yield from _psycopg_change(turn, connection)
 
 
@@ -134,13 +133,16 @@ def _psycopg_write(turn: Turn, _: None) -> Steps[None]:
     finally:
         yield turn.kit.source.putconn(connection)
     yield turn.think()
-    yield turn.guard.write(turn.lease, PSYCOPG_WRITE, turn.begin_write(values))
+    yield turn.guard.write(turn.lease, PSYCOPG_WRITE, turn.begin_write(values), once=turn.once)
 
 
 PSYCOPG = (
-    Way("psycopg begin", _psycopg_change, lambda turn: turn.guard.begin(turn.lease)),
-    Way("psycopg begin with a claim", _psycopg_change, lambda turn: turn.guard.begin(turn.lease, claim=True)),
-    Way("psycopg begin once", _psycopg_change, lambda turn: turn.guard.begin(turn.lease, once=turn.new_key())),
+    Way("psycopg begin", _psycopg_change, lambda turn: turn.guard.begin(turn.lease, once=turn.once)),
+    Way(
+        "psycopg begin with a claim",
+        _psycopg_change,
+        lambda turn: turn.guard.begin(turn.lease, claim=True, once=turn.once),
+    ),
     Way("psycopg write", _psycopg_write),
     Way("psycopg advance", _psycopg_advance, lambda turn: turn.kit.source.connection(), own_commit=True),
 )
@@ -167,7 +169,7 @@ def _publish(turn: Turn, _: None) -> Steps[None]:
     yield turn.think()
     values = turn.begin_write(seen)
     replacing = {"replacing": current} if turn.chance.random() < 0.5 else {}
-    yield turn.guard.publish(turn.lease, {"total": _bytes_of(values)}, **replacing)
+    yield turn.guard.publish(turn.lease, {"total": _bytes_of(values)}, once=turn.once, **replacing)
 
 
 def _write_in_place(turn: Turn, _: None) -> Steps[None]:
@@ -221,7 +223,7 @@ def _write_redis(turn: Turn, _: None) -> Steps[None]:
     fields = yield turn.kit.source.hmget(f"{turn.counter}:counter", "value", "last")
     seen = _seen_in_redis(turn, reading, fields)
     yield turn.think()
-    yield turn.guard.write(turn.lease, *_commands(turn.begin_write(seen)))
+    yield turn.guard.write(turn.lease, *_commands(turn.begin_write(seen)), once=turn.once)
 
 
 def _change_redis(turn: Turn, transaction: Any) -> Steps[None]:
@@ -235,8 +237,12 @@ def _change_redis(turn: Turn, transaction: Any) -> Steps[None]:
 
 REDIS = (
     Way("write to Redis", _write_redis),
-    Way("begin on Redis", _change_redis, lambda turn: turn.guard.begin(turn.lease)),
-    Way("begin on Redis with a claim", _change_redis, lambda turn: turn.guard.begin(turn.lease, claim=True)),
+    Way("begin on Redis", _change_redis, lambda turn: turn.guard.begin(turn.lease, once=turn.once)),
+    Way(
+        "begin on Redis with a claim",
+        _change_redis,
+        lambda turn: turn.guard.begin(turn.lease, claim=True, once=turn.once),
+    ),
 )
 
 

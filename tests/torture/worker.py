@@ -26,13 +26,31 @@ from typing import Any
 
 from sqlalchemy.exc import StatementError
 
+from fencing import on_sigterm
+from fencing.coordinator import Coordinator
+from fencing.coordinator_async import AsyncCoordinator
 from fencing.kernel.waking import SafeEvent
 from tests.torture.connections import Connections, Sessions
 from tests.torture.contenders import CONTENDERS
 from tests.torture.log import Log
-from tests.torture.services import Place
+from tests.torture.services import KINDS, Place
+from tests.torture.services.base import SLOTS
 from tests.torture.steps import run, run_async
+from tests.torture.term import Replica, Term
 from tests.torture.turn import EXPECTED, Interrupted, Turn
+
+OWN_KEY = 0.15
+"""How often a write that could go without has a key of its own."""
+
+MANY_KEYS = ("redis-data",)
+"""The storages that give up keys only when they have a thousand."""
+BURSTS, BURST = 0.15, 100
+"""How often a turn there has many keys, and how many."""
+
+AT_LEAST = ("redis", "sentinel", "cluster", "postgresql", "mariadb", "sqlite")
+"""The coordinators that have it."""
+LASTING = 0.04
+"""How often a lock outlasts its block there."""
 
 PULSE, MISSED = 0.1, 0.3
 """Seconds between two looks at the clock, and how late one of them must be to be noted."""
@@ -41,11 +59,14 @@ PULSE, MISSED = 0.1, 0.3
 class Worker:
     def __init__(self, setup: dict[str, Any]) -> None:
         self.setup = setup
-        self.places = [Place(*place) for place in setup["places"]]
+        places = [Place(*place) for place in setup["places"]]
+        self.places = [place for place in places if place.use != "election"]
+        self.elections = [place for place in places if place.use == "election"]
         self.connections = (CONTENDERS[setup["with"]] if setup["with"] else Connections)(setup)
         self.log = Log(Path(setup["log"]), setup["process"])
         self.resting = SafeEvent()  # signals interrupt the wait for it
         self._turns: dict[int, Iterator[int]] = defaultdict(partial(itertools.count, 1))
+        self._is_ending = False
 
     def chances(self, number: int) -> Iterator[random.Random]:
         """Yield the source of all choices of each turn: the same for the same turn, however the earlier ones ended."""
@@ -58,10 +79,57 @@ class Worker:
         place = chance.choice(self.places)
         kit = chance.choice(self.connections.kits(place.storage))
         coordinator = self.connections.coordinator(place.coordinator)
-        guards = [kit.guard] if kit.claims else []
-        hold = partial(coordinator.hold, place.name, guards=guards)
         way, slack, pause = chance.choice(kit.ways), self.setup["slack"], self.setup["pause"]
-        return Turn(place.name, kit, way, hold, self.log, chance, slack, pause, sessions)
+        keys, at_least, options = "", 0.0, {"guards": [kit.guard] if kit.claims else []}
+        if place.use == "once":
+            keys = "shared"
+        elif any(place.storage in kind.done_once for kind in KINDS.values()) and not self.setup["with"]:
+            keys = "own" if chance.random() < OWN_KEY else ""
+        if place.use == "slots":
+            hold = coordinator.slots(place.name, SLOTS, **options).hold
+        elif place.coordinator in AT_LEAST and not self.setup["with"] and chance.random() < LASTING:
+            at_least = self.setup["ttl"] * chance.choice([0.2, 1.2])
+            hold = partial(coordinator.hold, place.name, at_least=at_least, **options)
+        else:
+            hold = partial(coordinator.hold, place.name, **options)
+        turn = Turn(place.name, kit, way, hold, self.log, chance, slack, pause, sessions, keys, at_least)
+        if place.use == "once" and place.storage in MANY_KEYS and chance.random() < BURSTS:
+            turn.repeat(BURST)
+        return turn
+
+    def replicas(self) -> list[Replica]:
+        """Return the replicas that this process is, one for each election."""
+        made = []
+        for number, place in enumerate(self.elections, 1000):
+            kits = self.connections.kits(place.storage)
+            kit = kits[self.setup["process"] % len(kits)]
+            election = self.connections.coordinator(place.coordinator).election(
+                place.name, value=str(self.setup["process"]), guards=[kit.guard]
+            )
+            new_term = partial(self._term, place, kit)
+            made.append(Replica(election, place.name, self.chances(number), new_term, self.log))
+        return made
+
+    def _term(self, place: Place, kit: Any, chance: random.Random) -> Term:
+        way, slack, pause = chance.choice(kit.ways), self.setup["slack"], self.setup["pause"]
+        return Term(place.name, kit, way, None, self.log, chance, slack, pause, Sessions())
+
+    def end_with_sigterm(self) -> None:
+        """Have SIGTERM release all locks before it ends the process. The main thread calls it, or a task."""
+        names = {place.coordinator for place in (*self.places, *self.elections)}
+        made = [self.connections.coordinator(name) for name in sorted(names)]
+        coordinators = [each for each in made if isinstance(each, (Coordinator, AsyncCoordinator))]
+        if not coordinators:
+            return
+        on_sigterm(*coordinators)
+        handler: Any = signal.getsignal(signal.SIGTERM)
+
+        def end(*given: Any) -> None:
+            self._is_ending = True  # or the handler of another signal would raise in this one
+            signal.signal(signal.SIGTERM, handler)
+            handler(*given)
+
+        signal.signal(signal.SIGTERM, end)
 
     def watch_the_clock(self) -> None:
         """Note when this process stood still: the machine may be busy."""
@@ -98,8 +166,12 @@ class Worker:
     def with_threads(self) -> None:
         reader = threading.Thread(target=self._wait_for_rest, daemon=True)
         threads = [threading.Thread(target=self.work, args=(n,)) for n in range(1, self.setup["workers"])]
+        self.end_with_sigterm()
+        self._replicas = self.replicas()
         for thread in (reader, *threads):
             thread.start()
+        for replica in self._replicas:
+            threads += replica.start()
         try:
             signal.signal(signal.SIGUSR1, self._interrupt)
             print("ready", flush=True)
@@ -114,12 +186,14 @@ class Worker:
         self.connections.close()
 
     def _interrupt(self, *_: object) -> None:
-        if not self.resting.is_set():
+        if not (self.resting.is_set() or self._is_ending):
             raise Interrupted
 
     def _wait_for_rest(self) -> None:
         sys.stdin.readline()
         self.resting.set()
+        for replica in self._replicas:
+            replica.election.stop()
 
     def _leave(self) -> None:
         print("rested", flush=True)
@@ -149,9 +223,14 @@ class Worker:
         await self.connections.open()
         loop = asyncio.get_running_loop()
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+        self.end_with_sigterm()
+        self._replicas = self.replicas()
         print("ready", flush=True)
         waiting = loop.run_in_executor(None, self._wait_for_rest)
-        await asyncio.gather(waiting, *(self.task(number) for number in range(self.setup["workers"])))
+        tasks = [self.task(number) for number in range(self.setup["workers"])]
+        for replica in self._replicas:
+            tasks += [replica.run_async(), replica.observe_async()]
+        await asyncio.gather(waiting, *tasks)
         await loop.run_in_executor(None, self._leave)
         await self.connections.close_async()
 

@@ -169,7 +169,7 @@ def _findings(examine: Examination) -> list[Finding]:
 
 
 def show(examined: Iterable[Examined]) -> None:
-    """Print what was found, in groups of 80 columns. Only a terminal gets styles, unless NO_COLOR is set."""
+    """Print what was found, in groups of 80 columns. A terminal gets styles, unless the environment forbids it."""
     from rich.console import Console
     from rich.text import Text
 

@@ -8,7 +8,9 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from fencing import FencingError, SQLCoordinator
 from tests.torture.faults.base import InVain, Strike, fault
+from tests.torture.history import Event
 from tests.torture.services.backup import Backup
+from tests.torture.turn import key_of, today
 
 SQL = ("postgresql", "mariadb", "sqlite")
 IDLE_SECONDS = 0.5
@@ -16,6 +18,7 @@ IDLE_SECONDS = 0.5
 LOCKS_IDLE_SECONDS = 60
 """The least that a coordinator takes."""
 LONGEST_REST = 0.5
+OLDEST_DAYS = 4
 
 
 @fault("kill", "postgresql", "mariadb", "http", is_slow=True)
@@ -37,6 +40,22 @@ def prune(strike: Strike) -> None:
             coordinator.prune(older_than=LOCKS_IDLE_SECONDS)
     except (FencingError, SQLAlchemyError) as error:
         raise InVain(str(error)) from error  # it is busy, or was killed
+
+
+@fault("prune keys", *SQL, weight=2, is_slow=True, is_alone=False)
+def prune_keys(strike: Strike) -> None:
+    """Delete what is noted as done once on earlier days: nobody may do it again."""
+    service, start = strike.service, time.monotonic()
+    below = key_of(today() - strike.target % OLDEST_DAYS)
+    places = [place for place in service.places if place.use == "once"]
+    try:
+        for place in places:
+            service.guard.prune_done(place.name, below=below)
+    except (FencingError, SQLAlchemyError) as error:
+        raise InVain(str(error)) from error
+    finally:
+        now = time.monotonic()
+        service.events += [Event("pruned", start, now, counter=place.name, key=below) for place in places]
 
 
 @fault("verify", *SQL, "http", is_slow=True, is_alone=False)

@@ -125,8 +125,15 @@ def kill_primary(strike: Strike) -> None:
 
 def _primary(strike: Strike) -> Any:
     """Return the primary of a counter's locks, of a Cluster."""
-    names = strike.service.locked
-    return strike.service.cluster.primary_of(names[strike.target % len(names)])
+    return strike.service.cluster.primary_of(_locked(strike))
+
+
+def _locked(strike: Strike) -> str:
+    """Return the name of a counter whose locks are there."""
+    names: list[str] = strike.service.locked
+    if not names:
+        raise InVain("it has no locks in this run")
+    return names[strike.target % len(names)]
 
 
 @fault("kill", "cluster", is_slow=True)
@@ -164,8 +171,8 @@ def cluster_by_hand(strike: Strike) -> None:
 @fault("move a slot", "cluster", is_slow=True)
 def move_slot(strike: Strike) -> None:
     """Move the slot of a counter's locks to another primary."""
-    cluster, names = strike.service.cluster, strike.service.locked
-    slot = redis.crc.key_slot(names[strike.target % len(names)].encode())
+    cluster = strike.service.cluster
+    slot = redis.crc.key_slot(_locked(strike).encode())
     try:
         source = cluster.primary_of_slot(slot)
         target = next(each for each in cluster.primaries() if each is not source)

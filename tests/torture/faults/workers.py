@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 
-from tests.torture.faults.base import Strike, fault
+from tests.torture.faults.base import InVain, Strike, fault
 
 SIGNAL_GAP = 0.01
 
@@ -25,6 +26,15 @@ def stop(strike: Strike) -> None:
 def kill(strike: Strike) -> None:
     """SIGKILL, and another process in its place."""
     strike.processes.restart(_slot(strike))
+
+
+@fault("terminate", weight=2)
+def terminate(strike: Strike) -> None:
+    """SIGTERM, which releases all locks first, and another process in its place."""
+    if not strike.processes.alive[_slot(strike)].is_ready():
+        raise InVain("it has not begun")
+    ending = strike.processes.terminate(_slot(strike))
+    strike.after(0.0, partial(strike.processes.wait_until_ended, ending))
 
 
 @fault("interrupt", weight=4)

@@ -22,7 +22,7 @@ from tests.torture.services.sentinel import Sentinel
 from tests.torture.services.sqlite import SQLite
 from tests.torture.services.zookeeper import ZooKeeper
 
-__all__ = ["KINDS", "Place", "Service", "Services", "at_hand", "places_on"]
+__all__ = ["KINDS", "USES", "Place", "Service", "Services", "at_hand", "places_on"]
 
 KINDS: dict[str, type[Service]] = {
     kind.name: kind
@@ -32,6 +32,9 @@ KINDS: dict[str, type[Service]] = {
     )
 }
 """Those with locks come first."""
+
+USES = {"once": 2, "election": 2, "slots": 1}
+"""How many counters there are for each use besides plain locks."""
 
 MOST_PLACES = 8
 """Above it, each storage has one counter only: more would seldom have two holders at a time."""
@@ -43,10 +46,10 @@ def at_hand() -> list[str]:
 
 
 def places_on(names: Sequence[str], seed: int) -> list[Place]:
-    """Return the counters: one for each storage and each kind of locks.
+    """Return the counters: one for each storage and each kind of locks, and a few for other uses.
 
     Where these would be too many, each storage has one counter, and the seed chooses its locks. Consecutive seeds, as
-    many as there are kinds of locks, have all combinations.
+    many as there are kinds of locks, have all combinations. It also chooses what the other uses are tried on.
     """
     kinds = [KINDS[name] for name in KINDS if name in names]
     locks = [kind.name for kind in kinds if kind.has_locks]
@@ -55,7 +58,14 @@ def places_on(names: Sequence[str], seed: int) -> list[Place]:
         pairs = [(storage, lock) for storage in storages for lock in locks]
     else:
         pairs = [(storage, locks[(seed + index) % len(locks)]) for index, storage in enumerate(storages)]
-    return [Place(f"{storage}/{lock}", storage, lock) for storage, lock in pairs]
+    places = [Place(f"{storage}/{lock}", storage, lock) for storage, lock in pairs]
+    all_pairs = [(storage, lock) for storage in storages for lock in locks]
+    knowing = {storage for kind in kinds for storage in kind.done_once}
+    for use, count in USES.items():
+        able = [pair for pair in all_pairs if use != "once" or pair[0] in knowing]
+        chosen = dict.fromkeys(able[(seed + index * len(able) // count) % len(able)] for index in range(count) if able)
+        places += [Place(f"{use}/{storage}/{lock}", storage, lock, use) for storage, lock in chosen]
+    return places
 
 
 def check_names(names: Sequence[str]) -> list[str]:
@@ -88,8 +98,9 @@ class Services:
         self, names: Sequence[str], ttl: float, seed: int, only: Callable[[Place], bool] = lambda _: True
     ) -> None:
         self.names = check_names(names)
-        self.places = list(filter(only, places_on(self.names, seed)))
-        self.setup: dict[str, Any] = {"ttl": ttl, "places": self.places, "services": {}}
+        places = list(filter(only, places_on(self.names, seed)))
+        self.places = [counter for place in places for counter in place.counters()]
+        self.setup: dict[str, Any] = {"ttl": ttl, "places": places, "services": {}}
         self._ttl = ttl
         self._stack = ExitStack()
         self._by_name: dict[str, Service] = {}

@@ -13,9 +13,11 @@ from tests.support.servers import Proxy
 from tests.torture.history import Event
 from tests.torture.ways import Way
 
-__all__ = ["CONNECT_SECONDS", "GUARD_SECONDS", "Given", "Kit", "Place", "Service", "Sides"]
+__all__ = ["CONNECT_SECONDS", "GUARD_SECONDS", "SLOTS", "Given", "Kit", "Place", "Service", "Sides"]
 
 GUARD_SECONDS = 3.0
+SLOTS = 2
+"""Few, so that several workers want the same one."""
 CONNECT_SECONDS = 2
 """The bound of a new connection, which the user's engine must have: docs/guards/databases.md."""
 
@@ -24,11 +26,23 @@ Given = dict[str, Any]
 
 
 class Place(NamedTuple):
-    """A counter: its name, what it is kept in, and what its locks are kept in."""
+    """A counter: its name, what it is kept in, and what its locks are kept in.
+
+    Args:
+        use: who adds to it. lock: holders of its lock. once: those, with keys that they share. election: leaders.
+            slots: it is a few counters, one for each slot.
+    """
 
     name: str
     storage: str
     coordinator: str
+    use: str = "lock"
+
+    def counters(self) -> list[Place]:
+        """Return the counters that it is, each with the name of a resource."""
+        if self.use != "slots":
+            return [self]
+        return [self._replace(name=f"{{{self.name}}}#{slot}") for slot in range(SLOTS)]
 
 
 class Kit(NamedTuple):
@@ -70,6 +84,8 @@ class Service:
 
     name: ClassVar[str]
     storages: ClassVar[tuple[str, ...]] = ()
+    done_once: ClassVar[tuple[str, ...]] = ()
+    """The storages whose guards know what was done once per key."""
     has_locks: ClassVar[bool] = False
     important: ClassVar[bytes] = b""
     """What is in the requests that write: they are lost more often than others."""

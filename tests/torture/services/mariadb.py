@@ -15,7 +15,7 @@ DURABLE = {"innodb-flush-log-at-trx-commit": "2"}
 
 class MariaDB(SQL):
     name = "mariadb"
-    storages = ("mariadb",)
+    storages = done_once = ("mariadb",)
     tables = tuple(
         tables(
             "BIGINT AUTO_INCREMENT PRIMARY KEY",

@@ -57,6 +57,7 @@ class Objects(Service):
 class S3(Objects):
     name = "s3"
     storages = ("s3", "s3-in-place")
+    done_once = ("s3",)
     kind = S3Server
 
     @classmethod
@@ -74,6 +75,7 @@ class S3(Objects):
 class GCS(Objects):
     name = "gcs"
     storages = ("gcs", "gcs-in-place")
+    done_once = ("gcs",)
     kind = GCSServer
 
     def start_server(self) -> ObjectServer:
@@ -87,6 +89,7 @@ class GCS(Objects):
 class Azure(Objects):
     name = "azure"
     storages = ("azure", "azure-in-place")
+    done_once = ("azure",)
     kind = AzureServer
 
     @classmethod

@@ -20,7 +20,7 @@ __all__ = ["PostgreSQL"]
 
 class PostgreSQL(SQL):
     name = "postgresql"
-    storages = ("postgresql",)
+    storages = done_once = ("postgresql",)
     tables = tuple(
         tables(
             "BIGSERIAL PRIMARY KEY",

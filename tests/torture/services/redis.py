@@ -83,7 +83,7 @@ class Redis(OneRedis):
 
 class RedisData(OneRedis):
     name = "redis-data"
-    storages = ("redis-data",)
+    storages = done_once = ("redis-data",)
 
     def final(self, place: Place) -> dict[str, Any]:
         with self.server.client(decode_responses=True) as client:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from tests.torture.services.base import Given
 from tests.torture.services.disk import Disk
 from tests.torture.services.sql import SQL, tables
@@ -12,6 +14,7 @@ __all__ = ["SQLite"]
 class SQLite(SQL):
     name = "sqlite"
     storages = ("sqlite",)
+    done_once: ClassVar[tuple[str, ...]] = ("sqlite",)
     tables = tuple(
         tables(
             "INTEGER PRIMARY KEY AUTOINCREMENT",

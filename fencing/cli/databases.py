@@ -1,0 +1,243 @@
+"""What guards keep in SQL databases: ``fencing marks``, ``verify``, ``prune``, ``enforce`` and the like."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from fencing import GuardNotEnforceable, __version__
+from fencing.cli import status
+from fencing.cli.display import progress, say_rows, seconds_of, shown, stamp, url_of
+from fencing.cli.output import say, say_json
+from fencing.locks.listing import Pattern
+from fencing.locks.urls import redacted, scheme_of
+
+Url = Annotated[
+    str, typer.Argument(metavar="URL", help="Of the database: postgresql://user@host/database. - reads it from stdin.")
+]
+Schema = Annotated[str | None, typer.Option("--schema", help="Of the mark table, where there are several.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON document: see docs/operations/command-line.md.")]
+Table = Annotated[str, typer.Argument(metavar="TABLE", help="As in SQL: orders, shop.orders.")]
+
+PAGE = 1000
+"""How many marks one request reads."""
+
+
+class Owner(StrEnum):
+    """Whose tables."""
+
+    LOCKS = "locks"
+    MARKS = "marks"
+
+
+def marks(
+    url: Url,
+    pattern: Annotated[str, typer.Argument(help="* stands for any characters, ? for one: 'orders:*'.")] = "*",
+    schema: Schema = None,
+    json: Json = False,
+) -> int:
+    """List the marks of a database: the newest fence that was claimed for each name."""
+    found = _marks(_guard_of(url, schema), Pattern(pattern))
+    if json:
+        say_json(list(found))
+    else:
+        say_rows(
+            ("NAME", "NUMBER", "WRITES", "CLAIMED"),
+            ((each["name"], each["number"], each["seq"], each["claimed_at"]) for each in found),
+        )
+    return 0
+
+
+def verify(url: Url, schema: Schema = None, json: Json = False) -> int:
+    """Look for what breaks or weakens the guards of a database. Status 2: there is something to change."""
+    guard = _guard_of(url, schema)
+    try:
+        with progress("looking at the database"):
+            report = guard.verify()
+    except GuardNotEnforceable as error:
+        if json:
+            say_json({"database": None, "table": None, "refused": str(error), "findings": []})
+        else:
+            say(f"safety: {error}")
+        return status.FOUND_WRONG
+    if json:
+        findings = [{"threatens": f.threatens, "problem": f.problem, "change": f.change} for f in report.findings]
+        say_json({"database": report.database, "table": report.table, "refused": None, "findings": findings})
+    else:
+        say(str(report) if report.findings else f"{report}: nothing to change")
+    return status.FOUND_WRONG if report.findings else 0
+
+
+def prune(
+    url: Url,
+    older_than: Annotated[
+        str | None,
+        typer.Option(metavar="AGE", help="Delete marks not claimed for so long: 90d, 12h. Longer than any lease."),
+    ] = None,
+    below: Annotated[int | None, typer.Option(metavar="NUMBER", help="Delete marks with a lower number.")] = None,
+    done: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Instead of marks, what was done once under this lock.")
+    ] = None,
+    below_key: Annotated[str | None, typer.Option(metavar="KEY", help="With --done: delete lower keys.")] = None,
+    schema: Schema = None,
+    json: Json = False,
+) -> int:
+    """Delete old marks, and shut out every older fence instead; or old keys of what was done once."""
+    if (done is None) != (below_key is None):
+        raise typer.BadParameter("--done NAME and --below-key KEY go together")
+    if (done is None) == (older_than is None and below is None):
+        raise typer.BadParameter("pass --older-than AGE or --below NUMBER, or both; or --done NAME with --below-key")
+    age = None if older_than is None else seconds_of(older_than)
+    guard = _guard_of(url, schema)
+    with progress("pruning"):
+        if done is not None and below_key is not None:
+            count = guard.prune_done(done, below=below_key)
+        else:
+            count = guard.prune(below=below, older_than=age)
+    if json:
+        say_json({"deleted": count})
+    else:
+        say(f"{count} {'marks' if done is None else 'keys'} deleted")
+    return 0
+
+
+def enforce(
+    url: Url,
+    table: Table,
+    resource: Annotated[
+        str, typer.Option(metavar="SQL", help="The name of a row's lock, from its columns: \"'orders:' || id\".")
+    ],
+    role: Annotated[str, typer.Option(help="The role of the application.")],
+    show: Annotated[bool, typer.Option("--print", help="Print the statement, and change nothing.")] = False,
+    schema: Schema = None,
+) -> int:
+    """Make PostgreSQL refuse each write of a table without a guard's check. Connect as the owner of the table."""
+    guard = _guard_of(url, schema)
+    if show:
+        say(f"{guard.enforcement_sql(table, resource=resource, role=role)};")
+        return 0
+    with progress(f"enforcing {table}"):
+        guard.enforce(table, resource=resource, role=role)
+    say(f"{shown(table)} refuses each write of {shown(role)} that has not passed a guard's check")
+    return 0
+
+
+def unenforce(url: Url, table: Table, schema: Schema = None) -> int:
+    """Let a table be written without a guard's check again. Connect as the owner of the table."""
+    with progress(f"no longer enforcing {table}"):
+        _guard_of(url, schema).unenforce(table)
+    say(f"{shown(table)} is written without a guard's check again")
+    return 0
+
+
+def create_tables(
+    url: Url,
+    only: Annotated[Owner | None, typer.Option(help="Of locks in this database, or the marks of its guards.")] = None,
+    schema: Schema = None,
+) -> int:
+    """Create the tables of locks and of marks where they are missing. It may be repeated."""
+    from fencing import SQLCoordinator
+    from fencing.sql.urls import engine_of
+
+    engine = engine_of(_checked(url), asynchronous=False)
+    if only != Owner.MARKS:
+        with SQLCoordinator(engine, schema=schema) as coordinator:
+            coordinator.create_tables()
+        say("locks: the table fencing_locks is there")
+    if only != Owner.LOCKS:
+        from storage_guards import SQLAlchemyGuard
+
+        SQLAlchemyGuard(engine, schema=schema).create_tables()
+        say("marks: the tables fencing_marks and fencing_done are there")
+    return 0
+
+
+def sql(
+    target: Annotated[
+        str, typer.Argument(metavar="URL|postgresql", help="A database, whose mark table is looked up; or postgresql.")
+    ],
+    schema: Schema = None,
+) -> int:
+    """Print fencing_claim(text) and fencing_check(text), SQL functions for scripts of psql under fencing run."""
+    from storage_guards.sql.schema import check_schema
+    from storage_guards.sql.text_functions import functions_of_texts
+
+    made_by = f"Made by fencing {__version__}"
+    if target in ("postgresql", "postgres"):
+        found = check_schema(schema) or "public"
+        say(functions_of_texts(found, is_named=schema is not None, made_by=made_by))
+        return 0
+    url = url_of(target) if "://" in target or target == "-" else target
+    if "://" not in url or scheme_of(url).partition("+")[0] not in ("postgresql", "postgres"):
+        raise ValueError(
+            f"{redacted(url)!r:.200} is not PostgreSQL, which alone has these functions: write to other databases "
+            f"through a guard"
+        )
+    guard = _guard_of(url, schema)
+    located = _work(guard, guard._marks.locate)
+    say(functions_of_texts(located.schema, is_named=True, made_by=made_by))
+    return 0
+
+
+def _checked(text: str) -> str:
+    from storage_guards.sql.table import TYPES
+
+    url = url_of(text)
+    kind = scheme_of(url).partition("+")[0]
+    if kind not in (*TYPES, "postgres", "mariadb"):
+        raise ValueError(
+            f"{redacted(url)!r:.200} is no SQL database; their schemes are postgresql, mysql, mariadb, sqlite"
+        )
+    return url
+
+
+def _guard_of(text: str, schema: str | None) -> Any:
+    from fencing.sql.urls import engine_of
+    from storage_guards import SQLAlchemyGuard
+
+    return SQLAlchemyGuard(engine_of(_checked(text), asynchronous=False), schema=schema)
+
+
+def _work(guard: Any, work: Callable[[Any], Any]) -> Any:
+    """Do some work in a transaction of its own that is rolled back, as ``verify`` does."""
+    from storage_guards.sql.base import Operation
+
+    def inside(connection: Any) -> Any:
+        with guard._marks.rolled_back(connection, guard._timeout):
+            return work(connection)
+
+    return guard._operate(Operation(guard._errors(), inside))
+
+
+def _marks(guard: Any, pattern: Pattern) -> Iterator[dict[str, Any]]:
+    """Read the marks in the order of their names, page by page: no transaction lasts."""
+    from sqlalchemy import text
+
+    from storage_guards.sql.outcome import FLOOR
+
+    def page(connection: Any) -> list[Any]:
+        table = guard._marks.locate(connection).table
+        statement = text(
+            f"SELECT resource, number, seq, readers, claimed_at FROM {table} "
+            f"WHERE resource > :after ORDER BY resource LIMIT {PAGE}"
+        )
+        return list(connection.execute(statement, {"after": after}))
+
+    after: Any = b"" if guard._marks.database == "mysql" else ""
+    while found := _work(guard, page):
+        for resource, number, seq, readers, claimed_at in found:
+            name = resource.decode() if isinstance(resource, bytes) else resource
+            if name != FLOOR and pattern.matches(name):
+                moment = claimed_at if isinstance(claimed_at, datetime) else datetime.fromisoformat(claimed_at)
+                yield {
+                    "name": name,
+                    "number": int(number),
+                    "seq": int(seq),
+                    "readers": int(readers),
+                    "claimed_at": stamp(moment),
+                }
+        after = found[-1][0]
