@@ -228,6 +228,15 @@ def test_a_server_that_is_not_there() -> None:
     assert "s3cr3t" not in str(report)
 
 
+@pytest.mark.thorough
+def test_a_server_that_stands_still(fresh_redis: RedisFactory) -> None:
+    server = fresh_redis()
+    server.freeze()
+    report = examined("--redis", server.url)
+    server.thaw()
+    assert (report.status, report.level("does not answer")) == (69, "unknown")
+
+
 def test_nothing_is_written(any_redis: RedisServer) -> None:
     with any_redis.client() as client:
         client.set("one", "1")

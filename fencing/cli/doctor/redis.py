@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from redis.backoff import NoBackoff
-from redis.exceptions import NoPermissionError, RedisError, ResponseError
+from redis.exceptions import NoPermissionError, RedisClusterException, RedisError, ResponseError
 from redis.retry import Retry
 
 from fencing.cli.doctor import redis_server, rights
@@ -50,7 +50,7 @@ def examine(url: str, lock: str | None) -> Iterator[Finding]:
                 yield from redis_server.findings(client, facts)
                 yield from rights.findings(client, rights.LOCKS, lock, rights.PAGE)
                 yield from redis_server.keyspace(client)
-    except (RedisError, CoordinatorUnavailable, OSError) as error:
+    except (RedisError, RedisClusterException, CoordinatorUnavailable, OSError) as error:
         raise NotExamined(f"an answer failed: {redacted(str(error))}") from error
 
 
