@@ -101,7 +101,7 @@ def prune(
     if json:
         say_json({"deleted": count})
     else:
-        say(f"{count} {'marks' if done is None else 'keys'} deleted")
+        say(f"{'marks' if done is None else 'keys'} deleted: {count}")
     return 0
 
 

@@ -65,10 +65,10 @@ def collect(
                 while found := guard.collect(lease, keep=newest, older_than=age):
                     uploads += len(found)
                     size += sum(each.size for each in found)
-                    note(f"collecting {name}: {uploads} uploads deleted")
+                    note(f"collecting {name}, uploads deleted: {uploads}")
             collected.append({"name": name, "uploads": uploads, "bytes": size})
             if not json:
-                say(f"{shown(name)}: {uploads} uploads deleted, {size} bytes")
+                say(f"{shown(name)}: uploads deleted: {uploads}, bytes: {size}")
     if json:
         say_json(collected)
     return 0

@@ -99,7 +99,7 @@ def test_prune(file: str) -> None:
         for number in (5, 6):
             guard.claim(fence(f"orders:{number}", number))
         young = fencing("prune", file, "--older-than", "1h")
-        assert (young.returncode, young.stdout, young.stderr) == (0, "0 marks deleted\n", "")
+        assert (young.returncode, young.stdout, young.stderr) == (0, "marks deleted: 0\n", "")
         assert fencing("prune", file, "--below", "6", "--json").stdout == '{"deleted": 1}\n'
         assert guard.mark("orders:5") is None
         assert guard.mark("orders:6") is not None
@@ -107,7 +107,7 @@ def test_prune(file: str) -> None:
             with guard.begin(fence("orders:6", 6), once=key):
                 pass
         done = fencing("prune", file, "--done", "orders:6", "--below-key", "2026-11-02")
-        assert (done.returncode, done.stdout) == (0, "1 keys deleted\n")
+        assert (done.returncode, done.stdout) == (0, "keys deleted: 1\n")
 
 
 @pytest.mark.thorough
@@ -202,7 +202,7 @@ def test_what_takes_longer_than_a_second_says_so_on_a_terminal(postgres_url: str
         assert "\x1b[?25h" in ended.before, "the cursor is back"
         ended.close()
         assert ended.exitstatus == 143
-    terminal.expect("0 marks deleted")
+    terminal.expect("marks deleted: 0")
     terminal.expect(END)
     terminal.close()
     assert terminal.exitstatus == 0
@@ -238,14 +238,14 @@ def test_objects_collect(any_redis: RedisServer, s3_server: S3Server, variables:
                 guard.publish(lease, {"data": content})
         collect = ["objects", "collect", f"s3://{bucket}", "report", "--redis", any_redis.url]
         young = fencing(*collect, "--older-than", "1d", **variables)
-        assert (young.returncode, young.stdout) == (0, "report: 0 uploads deleted, 0 bytes\n")
+        assert (young.returncode, young.stdout) == (0, "report: uploads deleted: 0, bytes: 0\n")
         kept = fencing(*collect, "--keep", "1", "--json", **variables)
         assert json.loads(kept.stdout) == [{"name": "report", "uploads": 0, "bytes": 0}]
         with coordinator.hold("report", 5):
             busy = fencing(*collect, "--timeout", "0", **variables)
         assert (busy.returncode, busy.stdout) == (75, "")
         collected = fencing(*collect, **variables)
-        assert (collected.returncode, collected.stdout) == (0, "report: 1 uploads deleted, 3 bytes\n")
+        assert (collected.returncode, collected.stdout) == (0, "report: uploads deleted: 1, bytes: 3\n")
         found = guard.read("report")
         assert found is not None
         assert found.read("data") == b"new"

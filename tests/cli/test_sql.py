@@ -16,6 +16,7 @@ import pytest
 
 from fencing import Fence, Mark, StaleFence, UnclaimedFence
 from storage_guards import PsycopgGuard
+from storage_guards.continuity import ID_CHARACTERS
 from storage_guards.sql.schema import POSTGRESQL_VISIBLE_TABLES, read_visible_tables
 from storage_guards.sql.table import VERSION
 from storage_guards.sql.text_functions import NESTED, STALE, UNCLAIMED, functions_of_texts
@@ -98,6 +99,19 @@ def test_a_claim_may_be_repeated(shop: Shop) -> None:
     shop.check(NEW)
     shop.claim(NEW)
     assert shop.guard.mark(NAME) == Mark(NEW.number, NEW.token, seq=1)
+
+
+def test_one_fence_may_write_by_turns(shop: Shop) -> None:
+    """The guard knows what was acknowledged, and each check leaves an id of its own for it."""
+    shop.guard.claim(NEW)
+    for _ in range(3):
+        shop.guard.write(NEW, "UPDATE orders SET total = total + 1")
+        shop.check(NEW)
+    assert shop.guard.mark(NAME) == Mark(NEW.number, NEW.token, seq=6)
+    [[recent]] = shop.connection.execute("SELECT recent_writes FROM fencing_marks WHERE seq = 6").fetchall()
+    ids = recent.split()
+    assert len(set(ids)) == 8  # those of the claim and of the table, too
+    assert {len(each) for each in ids} == {ID_CHARACTERS}
 
 
 def test_a_number_with_another_token_is_stale(shop: Shop) -> None:
