@@ -15,13 +15,16 @@ from fencing import (
     GuardNotEnforceable,
     GuardUnavailable,
     LeaseLost,
+    MarkImplausible,
     NotAcquired,
     OutcomeUnknown,
     StaleFence,
+    TooOld,
     UnclaimedFence,
     __version__,
 )
 from fencing.cli import holders, status
+from fencing.cli import run as running
 from fencing.cli.output import say, warn
 from fencing.cli.services import NoUrl, takes_services
 
@@ -37,8 +40,11 @@ STATUS_OF = (
     (NoUrl, status.CONFIG),
     (NotAcquired, status.BUSY),
     ((LeaseLost, StaleFence, UnclaimedFence), status.LOST),
-    ((CoordinatorUnavailable, GuardUnavailable, GuardNotEnforceable, OutcomeUnknown), status.UNAVAILABLE),
-    ((TypeError, ValueError), status.USAGE),
+    (
+        (CoordinatorUnavailable, GuardUnavailable, GuardNotEnforceable, OutcomeUnknown, MarkImplausible),
+        status.UNAVAILABLE,
+    ),
+    ((TypeError, ValueError, TooOld), status.USAGE),
     (ModuleNotFoundError, status.UNAVAILABLE),
 )
 """The exit status of an error that a command has raised. The message of each says what to do."""
@@ -60,6 +66,7 @@ def _main(
 
 
 app.command("holder")(takes_services(holders.holder))
+app.command("run")(takes_services(running.run))
 
 
 def run(arguments: list[str] | None = None) -> int:

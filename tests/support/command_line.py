@@ -1,0 +1,89 @@
+"""The command line as a process, for tests."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import IO
+
+ROOT = Path(__file__).resolve().parents[2]
+SOON = 60.0
+"""Seconds: a limit of the test. What is right takes much less."""
+
+FENCING = (sys.executable, "-m", "fencing")
+
+
+def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the environment of a command, without URLs of whoever runs the tests."""
+    mine = {name: value for name, value in os.environ.items() if not name.startswith("FENCING_")}
+    return {**mine, "PYTHONPATH": str(ROOT), **(more or {})}
+
+
+def fencing(
+    *words: str, env: Mapping[str, str] | None = None, stdin: bytes = b""
+) -> subprocess.CompletedProcess[bytes]:
+    """Run a command to its end."""
+    return subprocess.run(
+        [*FENCING, *words], input=stdin, capture_output=True, env=environment(env), timeout=SOON, check=False
+    )
+
+
+class Started:
+    """A command that runs."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.process = process
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def stdout(self) -> IO[bytes]:
+        assert self.process.stdout is not None
+        return self.process.stdout
+
+    def line(self) -> str:
+        """Return the next line that the command under the lock prints."""
+        return self.stdout.readline().decode().strip()
+
+    def write(self, text: str) -> None:
+        """Give the command a line, and no other."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(text.encode() + b"\n")
+        self.process.stdin.close()
+
+    def rest(self) -> str:
+        """Return what is printed until the last process with this standard output has ended."""
+        return self.stdout.read().decode()
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def status(self) -> int:
+        return self.process.wait(SOON)
+
+    def errors(self) -> str:
+        """Return what the ended command has printed to standard error."""
+        assert self.process.stderr is not None
+        return self.process.stderr.read().decode()
+
+
+@contextmanager
+def started(*words: str, env: Mapping[str, str] | None = None) -> Iterator[Started]:
+    """Start a command. It is killed at the end."""
+    pipe = subprocess.PIPE
+    with ExitStack() as stack:
+        process = subprocess.Popen(
+            [*FENCING, *words], stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, env=environment(env)
+        )
+        for stream in (process.stdin, process.stdout, process.stderr):
+            assert stream is not None
+            stack.callback(stream.close)
+        stack.callback(process.wait, SOON)
+        stack.callback(process.kill)
+        yield Started(process)
