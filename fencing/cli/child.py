@@ -17,6 +17,7 @@ from contextlib import suppress
 
 from fencing import Lease, LeaseLost
 from fencing.cli import status, watcher
+from fencing.cli.output import warn
 from fencing.cli.signals import ENDING, Signals
 from fencing.cli.terminal import Terminal, is_in_pipeline, own_terminal
 
@@ -28,6 +29,10 @@ ANSWER_SECONDS = 5.0
 
 RECHECK_SECONDS = 0.05
 """Between two looks whether a process of the group is left. No signal tells that."""
+
+KEYS = {status.OF_SIGNAL + number: number for number in (signal.SIGINT, signal.SIGQUIT)}
+"""How a command ends at Ctrl-C or Ctrl-\\. The terminal would have sent that signal to our own group as well, had the
+command not been in the foreground. So the group gets it: an election ends, and other commands of the job."""
 
 
 class NotStarted(Exception):
@@ -66,7 +71,7 @@ class Watcher:
             OSError: it could not start.
         """
         if not self._is_ready and not self._answers():
-            raise OSError("the process that watches the command could not start; is the machine out of memory?")
+            raise OSError("the process that watches it did not start")
         self._is_ready = True
 
     def leave(self) -> None:
@@ -104,15 +109,11 @@ class Runner:
     Args:
         signals: of this process.
         grace: seconds between SIGTERM and SIGKILL, once a lock is lost.
-
-    Attributes:
-        had_terminal: whether the last command began with the keyboard.
     """
 
     def __init__(self, signals: Signals, grace: float) -> None:
         self._signals = signals
         self._grace = grace
-        self.had_terminal = False
         self._terminal = own_terminal()
         self._watcher = Watcher(grace)  # now: it starts while the lock is waited for
 
@@ -139,20 +140,22 @@ class Runner:
             group = self._watcher.group
             terminal = self._terminal
             if terminal is not None and not is_in_pipeline():
-                self.had_terminal = terminal.lend(
-                    group
-                )  # first: a command that reads from a terminal of others is stopped
-            wait_status = None
+                # Before it starts: a command that reads from a terminal that is not its own is stopped.
+                terminal.lend(group)
+            wait_status, had_terminal = None, False
             try:
                 child = Child(self._start(command, environment, group), group, self._signals, terminal)
                 wait_status = child.wait(lease, self._watcher, self._grace)
             finally:
                 if terminal is not None:
-                    terminal.take_back(modes=wait_status is None or os.WIFSIGNALED(wait_status))
+                    had_terminal = terminal.take_back(modes=wait_status is None or os.WIFSIGNALED(wait_status))
         finally:
             self._signals.allow_stops()
         code = os.waitstatus_to_exitcode(wait_status)
-        return status.OF_SIGNAL - code if code < 0 else code
+        its_status = status.OF_SIGNAL - code if code < 0 else code
+        if had_terminal and its_status in KEYS:
+            os.killpg(os.getpgrp(), KEYS[its_status])
+        return its_status
 
     @staticmethod
     def _start(command: Sequence[str], environment: Mapping[str, str], group: int) -> int:
@@ -263,6 +266,8 @@ class Child:
         if self._wait_status is None:
             _, self._wait_status = os.waitpid(self._pid, 0)
         watcher.join()
+        with suppress(OSError):  # now, for nobody may read it, and a full pipe would have kept the command alive
+            warn("the lock was lost, so the command was ended, with all of its process group")
 
     def _is_left(self) -> bool:
         """Return whether the command, or a process of its group, has not ended."""

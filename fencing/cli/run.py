@@ -41,9 +41,6 @@ NOTE_PAUSE_SECONDS = 1.0
 
 LOSSES = (LeaseLost, StaleFence, UnclaimedFence)
 
-KEYS = (status.OF_SIGNAL + 2, status.OF_SIGNAL + 3)
-"""How a command ends at Ctrl-C and at Ctrl-\\."""
-
 _is_secret = re.compile(r"FENCING_\w*URLS?").fullmatch
 
 Name = Annotated[str, typer.Argument(help="The name of the lock.")]
@@ -105,6 +102,10 @@ def run(
         raise typer.BadParameter("--shell takes one text: put it into quotes, as in --shell -- 'make report > log'")
     if slots is not None and at_least is not None:
         raise typer.BadParameter("--at-least is for a lock, not for --slots")
+    if slots is not None and once is not None:
+        raise typer.BadParameter(
+            "--once is for a lock: a key that is done belongs to its name, and each slot has its own"
+        )
     if elect:
         others = {
             "--timeout": timeout is not None,
@@ -145,6 +146,8 @@ def run(
         return status.OF_SIGNAL + ended.number
     except NotStarted as error:
         return _say_why(error, error.status)
+    except OSError as error:
+        return _say_why(f"the command cannot be started: {error}; try again", status.NOT_EXECUTABLE)
     except NotAcquired as error:
         return _say_why(error, busy_status)
     except LOSSES as error:
@@ -242,7 +245,7 @@ def _run_elected(coordinator: Coordinator, name: str, options: dict[str, Any], j
         except LeaseLost:
             signals.raise_again()
             raise
-        if signals.ending is not None or (job.runner.had_terminal and its_status in KEYS):
+        if signals.ending is not None:  # Ctrl-C comes here, too
             raise _Last(its_status)
         _say_why(f"the command has ended with status {its_status}; this replica campaigns again", 0)
         signals.raise_again()

@@ -73,6 +73,7 @@ class Signals:
     def raise_again(self) -> None:
         """Let signals raise from now on, and raise for one that has come and ends a program."""
         self.are_noted = False
+        self.came.clear()  # they were for a command that has ended
         if self.ending is not None:  # read after the line above
             raise Ended(self.ending)
 

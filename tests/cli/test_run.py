@@ -26,7 +26,7 @@ pytestmark = pytest.mark.thorough
 NAME = "report"
 LONG = "60"  # a ttl: no lock frees itself within the test
 PATIENT = 'trap "echo caught; exit 9" TERM INT HUP QUIT; echo ready; while :; do sleep 0.05; done'
-NEVER = "trap : TERM; echo ready; while :; do sleep 0.05; done"
+NEVER = "trap : TERM; echo ready; i=0; while [ $i -lt 1000 ]; do i=$((i + 1)); sleep 0.05; done"
 
 
 @pytest.fixture
@@ -50,6 +50,12 @@ def database(tmp_path: Path) -> str:
 def create_tables(url: str) -> None:
     engine = create_engine(url)
     SQLAlchemyGuard(engine).create_tables()
+    engine.dispose()
+
+
+def claim(url: str, fence: Fence) -> None:
+    engine = create_engine(url)
+    SQLAlchemyGuard(engine).claim(fence)
     engine.dispose()
 
 
@@ -99,6 +105,7 @@ def test_a_lock_that_is_held(redis: str, coordinator: Coordinator, wait: tuple[s
         ("run", NAME, "--ttl", "-1", "--", "true"),
         ("run", NAME, "--shell", "--", "echo", "two"),
         ("run", NAME, "--slots", "2", "--at-least", "1", "--", "true"),
+        ("run", NAME, "--slots", "2", "--once", "key", "--", "true"),
         ("run", NAME, "--elect", "--once", "key", "--", "true"),
         ("run", NAME, "--once", "key", "--", "true"),
         ("run", NAME, "--guard", "etcd://host", "--", "true"),
@@ -212,14 +219,13 @@ def test_the_status_after_a_signal(redis: str, coordinator: Coordinator, number:
 
 
 def test_signals_of_users_go_to_the_command_alone(redis: str) -> None:
-    text = 'sleep 60 & trap "echo one" USR1; trap "echo two; exit 5" USR2; echo ready; while :; do sleep 0.05; done'
-    with started(*shell(f"{text}", redis=redis)) as running:
+    traps = """trap 'echo one' USR1; trap 'kill $!; wait $!; echo other: $?; exit 5' USR2"""
+    with started(*shell(f"sleep 60 & {traps}; echo ready; while :; do sleep 0.05; done", redis=redis)) as running:
         assert running.line() == "ready"
         running.signal(signal.SIGUSR1)
         assert running.line() == "one"
         running.signal(signal.SIGUSR2)
-        assert (running.line(), running.status()) == ("two", 5)
-        running.signal(signal.SIGTERM)
+        assert (running.line(), running.status()) == ("other: 143", 5)  # SIGTERM has ended it, and no signal before
 
 
 def test_a_signal_ends_the_wait_for_the_lock(redis: str, any_redis: RedisServer, coordinator: Coordinator) -> None:
@@ -260,7 +266,16 @@ def test_a_lost_lock_ends_the_whole_group(redis: str, coordinator: Coordinator) 
         coordinator.force_release(NAME)
         assert running.status() == 76
         assert running.rest() == "clean\n"  # the command has ended first, and this process had its grace
-        assert "fencing: the lease on 'report'" in running.errors()
+        assert "fencing: the lock was lost, so the command was ended" in running.errors()
+
+
+def test_a_loss_that_is_noticed_at_the_end(redis: str, coordinator: Coordinator) -> None:
+    with started(*shell("echo ready; read x", redis=redis)) as running:
+        assert running.line() == "ready"
+        coordinator.force_release(NAME)
+        running.write("")
+        assert running.status() == 76
+        assert "the block had already run to its end" in running.errors()
 
 
 def test_what_ignores_sigterm_is_killed_after_the_grace(redis: str, coordinator: Coordinator) -> None:
@@ -289,7 +304,7 @@ def test_a_release_that_fails_is_a_warning(fresh_redis: RedisFactory) -> None:
         server.kill()
         running.write("")
         assert running.status() == 3
-        assert "the lock on 'report' could not be released" in running.errors()
+        assert "fencing: the lock on 'report' could not be released" in running.errors()
 
 
 # Once
@@ -331,7 +346,7 @@ def test_after_a_crash_in_between_it_runs_again(redis: str, database: str) -> No
 def test_a_late_holder_notes_nothing(redis: str, database: str) -> None:
     with started(*once(database, redis), "sh", "-c", "echo $FENCING_NUMBER; read x") as running:
         newer = Fence(NAME, int(running.line()) + 1, "n" * 22)
-        SQLAlchemyGuard(create_engine(database)).claim(newer)
+        claim(database, newer)
         running.write("")
         assert running.status() == 76
         assert "is stale" in running.errors()
@@ -359,13 +374,14 @@ def test_a_lost_reply_is_cleared_up(
 ) -> None:
     create_tables(postgres_url)
     network = proxy(postgres_server)
-    words = (*once(network.url(postgres_url), redis), "sh", "-c", "echo ready; read x")
+    words = (*once(network.url(postgres_url), redis), "sh", "-c", "echo $FENCING_NUMBER; read x")
     with started(*words) as running:
-        assert running.line() == "ready"
+        newer = Fence(NAME, int(running.line()) + 1, "n" * 22)
         loss = network.drop_reply_when(lambda request: b"COMMIT" in request)
         running.write("")
-        assert running.status() == 0
         assert loss.wait(SOON)
+        claim(postgres_url, newer)  # another try would be refused, and would not tell that the row is there
+        assert running.status() == 0
     assert b"was done before" in fencing(*words).stderr
 
 
@@ -401,6 +417,16 @@ def test_two_replicas(redis: str, coordinator: Coordinator) -> None:
         second.signal(signal.SIGTERM)
         assert second.status() == 0
     assert coordinator.holder(NAME) is None
+
+
+def test_another_replica_follows_one_that_was_killed(redis: str) -> None:
+    with ExitStack() as stack:
+        words = shell("echo leads; exec sleep 60", "--elect", "--ttl", "1", redis=redis)
+        first = stack.enter_context(started(*words))
+        assert first.line() == "leads"
+        second = stack.enter_context(started(*words))
+        first.signal(signal.SIGKILL)
+        assert (first.rest(), second.line()) == ("", "leads")
 
 
 def test_a_replica_runs_again(redis: str) -> None:

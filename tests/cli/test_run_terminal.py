@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import sys
@@ -78,9 +79,10 @@ def status_of(shell: Any) -> int:
 
 
 def test_the_command_has_the_terminal(shell: Any) -> None:
-    shell.sendline("run -- sh -c 'stty size; test -t 0 -a -t 1 -a -t 2; echo tty $?; read x; echo got $x'")
+    foreground = "import os; print(*(os.tcgetpgrp(each) == os.getpgrp() for each in range(3)))"
+    shell.sendline(f"run -- sh -c 'stty size; $PYTHON -c \"{foreground}\"; read x; echo got $x'")
     shell.expect_exact("24 80")
-    shell.expect_exact("tty 0")
+    shell.expect_exact("True True True")
     shell.sendline("a line")
     shell.expect_exact("got a line")
     assert status_of(shell) == 0
@@ -147,6 +149,33 @@ def test_a_job_may_go_on_in_the_background(shell: Any) -> None:
     assert status_of(shell) == 3
 
 
+def test_a_job_that_ends_in_the_background_leaves_the_terminal_alone(shell: Any, tmp_path: Path) -> None:
+    wait = f"import os, time; print('ready', flush=True)\nwhile not os.path.exists('{tmp_path}/end'): time.sleep(0.05)"
+    shell.sendline(f'run --ttl 60 -- $PYTHON -c "{wait}"')
+    shell.expect_exact("ready")
+    shell.sendcontrol("z")
+    shell.expect("Stopped")
+    shell.expect_exact(PROMPT)
+    shell.sendline("bg")
+    shell.expect_exact(PROMPT)
+    (tmp_path / "end").touch()
+    shell.expect("Done")
+    assert os.tcgetpgrp(shell.child_fd) == shell.pid
+
+
+def test_a_script_is_stopped_and_continued_with_its_command(shell: Any) -> None:
+    run = f"{' '.join(FENCING)} run report --ttl 60"
+    shell.sendline(f"bash -c '{run} -- $PYTHON -c \"$TICKS\"; echo then $?'".replace("$PYTHON", sys.executable))
+    shell.expect_exact("ready")
+    shell.sendcontrol("z")
+    shell.expect("Stopped")
+    shell.expect_exact(PROMPT)
+    shell.sendline("fg")
+    shell.expect_exact("continued")
+    shell.sendintr()
+    shell.expect_exact("then 130")
+
+
 def test_a_job_that_began_in_the_background_gets_the_terminal(shell: Any) -> None:
     shell.sendline("run --ttl 60 -- sh -c 'echo ready; read x; echo got $x; exit 3' &")
     shell.expect_exact("ready")
@@ -164,7 +193,8 @@ def test_a_stopped_job_loses_its_lock(shell: Any, coordinator: Coordinator) -> N
     shell.expect_exact(PROMPT)
     with coordinator.hold("report", timeout=SOON):
         shell.sendline("fg")
-        shell.expect_exact("fencing: the lease on 'report'")
+        shell.expect_exact("fencing: the lock was lost, so the command was ended")
+        assert "continued" not in shell.before
         assert status_of(shell) == 76
 
 
@@ -191,6 +221,18 @@ def test_a_command_in_a_pipeline_gets_the_keyboard_when_it_reads(shell: Any) -> 
     shell.sendline("keys")
     shell.expect_exact("got keys")
     assert status_of(shell) == 0
+
+
+def test_ctrl_z_of_a_pipeline(shell: Any) -> None:
+    shell.sendline('run --ttl 60 -- $PYTHON -c "$TICKS" | cat')
+    shell.expect_exact("ready")
+    shell.sendcontrol("z")
+    shell.expect("Stopped")
+    shell.expect_exact(PROMPT)
+    shell.sendline("fg")
+    shell.expect_exact("continued")
+    shell.sendintr()
+    shell.expect_exact(PROMPT)
 
 
 def test_ctrl_c_of_a_pipeline(shell: Any, coordinator: Coordinator) -> None:

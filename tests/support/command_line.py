@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -37,6 +38,7 @@ class Started:
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self.process = process
+        self._printed = b""
 
     @property
     def pid(self) -> int:
@@ -48,8 +50,11 @@ class Started:
         return self.process.stdout
 
     def line(self) -> str:
-        """Return the next line that the command under the lock prints."""
-        return self.stdout.readline().decode().strip()
+        """Return the next line that the command under the lock prints; empty: there is none any more."""
+        while b"\n" not in self._printed and self._read():
+            pass
+        line, _, self._printed = self._printed.partition(b"\n")
+        return line.decode().strip()
 
     def write(self, text: str) -> None:
         """Give the command a line, and no other."""
@@ -59,7 +64,17 @@ class Started:
 
     def rest(self) -> str:
         """Return what is printed until the last process with this standard output has ended."""
-        return self.stdout.read().decode()
+        while self._read():
+            pass
+        return self._printed.decode()
+
+    def _read(self) -> bool:
+        """Read something within the limit of the test. Return False at the end."""
+        ready, _, _ = select.select([self.stdout], [], [], SOON)
+        assert ready, f"a process is left, or stands still; so far it has printed {self._printed[-200:]!r}"
+        found = self.stdout.read(65536)
+        self._printed += found
+        return bool(found)
 
     def signal(self, number: int) -> None:
         self.process.send_signal(number)
