@@ -14,12 +14,15 @@ from fencing import (
     GuardNotEnforceable,
     GuardUnavailable,
     LeaseLost,
+    MarkImplausible,
     NotAcquired,
     OutcomeUnknown,
     StaleFence,
+    TooOld,
     UnclaimedFence,
 )
 from fencing.cli import databases, holders, objects, status
+from fencing.cli import run as running
 from fencing.cli.doctor import command as doctors
 from fencing.cli.output import ClosedPipe, say, warn
 from fencing.cli.services import NoUrl, takes_services
@@ -35,8 +38,11 @@ STATUS_OF = (
     (NoUrl, status.CONFIG),
     (NotAcquired, status.BUSY),
     ((LeaseLost, StaleFence, UnclaimedFence), status.LOST),
-    ((CoordinatorUnavailable, GuardUnavailable, GuardNotEnforceable, OutcomeUnknown), status.UNAVAILABLE),
-    ((TypeError, ValueError), status.USAGE),
+    (
+        (CoordinatorUnavailable, GuardUnavailable, GuardNotEnforceable, OutcomeUnknown, MarkImplausible),
+        status.UNAVAILABLE,
+    ),
+    ((TypeError, ValueError, TooOld), status.USAGE),
     (ModuleNotFoundError, status.UNAVAILABLE),
 )
 """The exit status of an error that a command has raised. The message of each says what to do."""
@@ -63,6 +69,7 @@ def _main(
 
 
 app.command("holder")(takes_services(holders.holder))
+app.command("run")(takes_services(running.run))
 app.command("list")(takes_services(holders.list_))
 app.command("free")(takes_services(holders.free))
 app.command("watch")(takes_services(holders.watch))

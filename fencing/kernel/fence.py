@@ -24,6 +24,9 @@ MAX_SEQ = 2**63 - 1
 MAX_TEXT = 16 + 1 + 128 + 1 + 3 * MAX_RESOURCE_BYTES
 """The longest ``str(fence)``: number, token and resource, each byte of which may be quoted."""
 
+FENCE_VARIABLE = "FENCING_TOKEN"
+"""The variable of the environment in which ``fencing run`` gives a command the text of its fence."""
+
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{22,128}")  # 22 characters of base64 hold the 128 random bits a token must have
 _SAFE_IN_TEXT = (
     "!$&'()*+,/:;=@"  # not quoted in str(fence). Quoted are '"', '\' and '%'. Only the first two '.' separate
@@ -186,6 +189,24 @@ class Fence:
         if str(fence) != text:
             raise ValueError(f"not the text of a fence as str(fence) writes it: {_shown(text)}")
         return fence
+
+    @classmethod
+    def from_environment(cls) -> Fence:
+        """Return the fence that ``fencing run`` has given this program, in the variable ``FENCING_TOKEN``.
+
+        Pass it to a guard. It does not say whether the lock is still held: the guard refuses it if a newer fence was
+        claimed. ``fencing run`` renews and releases the lock, so do not adopt it.
+
+        Raises:
+            ValueError: the variable is not set, or is not the text of a fence. Start the program by ``fencing run``.
+        """
+        text = os.environ.get(FENCE_VARIABLE)
+        if not text:
+            raise ValueError(f"{FENCE_VARIABLE} is not set: start this program by `fencing run NAME -- command`")
+        try:
+            return cls.parse(text)
+        except ValueError as error:
+            raise ValueError(f"{FENCE_VARIABLE} is wrong: {error}") from None
 
 
 _new_object = object.__new__

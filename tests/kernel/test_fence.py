@@ -260,3 +260,16 @@ def test_a_log_does_not_show_what_adopts_a_lock() -> None:
     assert repr(Mark(5, fence.token, 2, 9)) == "Mark(number=5, token='abcd...', seq=2, readers=9)"
     assert fence.token in str(fence)
     assert fence.token not in repr([fence, Mark(5, fence.token)])
+
+
+def test_the_fence_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    fence = Fence("orders:42", 7, A)
+    monkeypatch.setenv("FENCING_TOKEN", str(fence))
+    assert Fence.from_environment() == fence
+    for text, message in (("", "is not set: start this program by `fencing run"), ("7", "FENCING_TOKEN is wrong: not")):
+        monkeypatch.setenv("FENCING_TOKEN", text)
+        with pytest.raises(ValueError, match=message):
+            Fence.from_environment()
+    monkeypatch.delenv("FENCING_TOKEN")
+    with pytest.raises(ValueError, match="is not set"):
+        Fence.from_environment()

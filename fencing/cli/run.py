@@ -1,0 +1,261 @@
+"""A command under a lock: ``fencing run``."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import time
+from collections.abc import Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+
+from fencing import (
+    AlreadyDone,
+    Coordinator,
+    GuardUnavailable,
+    Lease,
+    LeaseLost,
+    NotAcquired,
+    OutcomeUnknown,
+    StaleFence,
+    UnclaimedFence,
+)
+from fencing.cli import status
+from fencing.cli.child import NotStarted, Runner
+from fencing.cli.guards import guard_of
+from fencing.cli.output import warn
+from fencing.cli.services import Services
+from fencing.cli.signals import Ended, Signals
+from fencing.kernel.fence import FENCE_VARIABLE
+
+NUMBER_VARIABLE, SLOT_VARIABLE = "FENCING_NUMBER", "FENCING_SLOT"
+
+NOTE_ATTEMPTS = 3
+"""How often the row of ``--once`` is written where the database does not answer."""
+
+NOTE_PAUSE_SECONDS = 1.0
+
+LOSSES = (LeaseLost, StaleFence, UnclaimedFence)
+
+_is_secret = re.compile(r"FENCING_\w*URLS?").fullmatch
+
+Name = Annotated[str, typer.Argument(help="The name of the lock.")]
+Command = Annotated[list[str], typer.Argument(help="The command and its arguments, behind two dashes.")]
+Timeout = Annotated[
+    float | None, typer.Option(metavar="SECONDS", help="How long to wait for the lock. Default: for ever.")
+]
+NoWait = Annotated[bool, typer.Option("--no-wait", help="Try once, as --timeout 0.")]
+Ttl = Annotated[float | None, typer.Option(metavar="SECONDS", help="The lock frees itself after it. Default: 10.")]
+Guards = Annotated[
+    list[str] | None,
+    typer.Option("--guard", metavar="URL", help="A storage that refuses older holders. Repeat it.", show_default=False),
+]
+Grace = Annotated[float, typer.Option(metavar="SECONDS", min=0, help="From SIGTERM to SIGKILL, once the lock is lost.")]
+Label = Annotated[str | None, typer.Option(metavar="TEXT", help="What 'fencing holder' shows. Default: host:process.")]
+Shell = Annotated[bool, typer.Option("--shell", help="COMMAND is one text, for /bin/sh.")]
+SlotCount = Annotated[int | None, typer.Option("--slots", metavar="COUNT", help="So many may run at once.")]
+AtLeast = Annotated[
+    float | None, typer.Option(metavar="SECONDS", help="The lock stays taken so long, also after a shorter command.")
+]
+Once = Annotated[str | None, typer.Option(metavar="KEY", help="Never again for this KEY. It needs --database.")]
+Elect = Annotated[bool, typer.Option("--elect", help="For ever: wait to be elected, run, and again.")]
+PassEnv = Annotated[bool, typer.Option("--pass-env", help="COMMAND gets the variables FENCING_…_URL, too.")]
+BusyStatus = Annotated[
+    int, typer.Option(metavar="STATUS", min=0, max=255, help="The exit status if the lock was not to be had.")
+]
+LostStatus = Annotated[int, typer.Option(metavar="STATUS", min=0, max=255, help="The exit status if it was lost.")]
+
+
+def run(
+    services: Services,
+    name: Name,
+    command: Command,
+    timeout: Timeout = None,
+    no_wait: NoWait = False,
+    ttl: Ttl = None,
+    guard: Guards = None,
+    grace: Grace = 10.0,
+    label: Label = None,
+    shell: Shell = False,
+    slots: SlotCount = None,
+    at_least: AtLeast = None,
+    once: Once = None,
+    elect: Elect = False,
+    pass_env: PassEnv = False,
+    busy_status: BusyStatus = status.BUSY,
+    lost_status: LostStatus = status.LOST,
+) -> int:
+    """Run a command while a lock is held.
+
+    Such as: fencing run report --timeout 5 -- make report
+
+    The command gets the fence in FENCING_TOKEN and its number in FENCING_NUMBER. Its exit status is ours; others are
+    64 (wrong usage), 69 (no answer), 75 (busy), 76 (lost), 78 (no URL), 126, 127, and 128 + n after signal n.
+    """
+    if no_wait and timeout is not None:
+        raise typer.BadParameter("pass --timeout or --no-wait, not both")
+    if shell and len(command) != 1:
+        raise typer.BadParameter("--shell takes one text: put it into quotes, as in --shell -- 'make report > log'")
+    if slots is not None and once is not None:
+        raise typer.BadParameter(
+            "--once is for a lock: a key that is done belongs to its name, and each slot has its own"
+        )
+    if elect:
+        others = {
+            "--timeout": timeout is not None,
+            "--no-wait": no_wait,
+            "--slots": slots is not None,
+            "--at-least": at_least is not None,
+            "--once": once is not None,
+        }
+        for option, is_given in others.items():
+            if is_given:
+                raise typer.BadParameter(f"--elect waits and runs for ever, so it takes no {option}")
+    guards = {url: guard_of(url) for url in guard or ()}
+    once_guard = None
+    if once is not None:
+        url = services.named("database")
+        if url is None:
+            raise typer.BadParameter("--once needs a guard: pass --database URL, the database that notes what was done")
+        once_guard = guards.setdefault(url, guard_of(url))
+    given = {"ttl": ttl, "guards": list(guards.values()) or None, "owner": label}
+    options: dict[str, Any] = {each: value for each, value in given.items() if value is not None}
+    words = ["/bin/sh", "-c", *command] if shell else command
+    logging.basicConfig(format="fencing: %(message)s", level=logging.WARNING)
+    try:
+        with Signals() as signals, closing(Runner(signals, grace)) as runner, services.connect() as coordinator:
+            job = Job(runner, words, pass_env=pass_env)
+            if elect:
+                return _run_elected(coordinator, name, options, job, signals)
+            hold: Any
+            if slots is None:
+                hold = coordinator.hold(name, 0 if no_wait else timeout, at_least=at_least, **options)
+            else:
+                hold = coordinator.slots(name, slots, **options).hold(0 if no_wait else timeout, at_least=at_least)
+            with hold as lease:
+                if once is None:
+                    return job.run(lease)
+                return _run_once(once_guard, once, lease, job)
+    except Ended as ended:
+        return status.OF_SIGNAL + ended.number
+    except NotStarted as error:
+        return _say_why(error, error.status)
+    except OSError as error:
+        return _say_why(f"the command cannot be started: {error}; try again", status.NOT_EXECUTABLE)
+    except NotAcquired as error:
+        return _say_why(error, busy_status)
+    except LOSSES as error:
+        return _say_why(error, lost_status)
+
+
+@dataclass
+class Job:
+    """What runs under the lease.
+
+    Args:
+        runner: runs it.
+        command: its words.
+        pass_env: whether it gets the URLs that the environment has.
+    """
+
+    runner: Runner
+    command: Sequence[str]
+    pass_env: bool
+
+    def run(self, lease: Lease) -> int:
+        """Run it, and return its status."""
+        names = [name for name in os.environ if name != SLOT_VARIABLE and (self.pass_env or not _is_secret(name))]
+        environment = {name: os.environ[name] for name in names}
+        environment[FENCE_VARIABLE] = str(lease.fence)
+        environment[NUMBER_VARIABLE] = str(lease.fence.number)
+        with suppress(AttributeError):  # it is no slot
+            environment[SLOT_VARIABLE] = str(lease.slot)
+        return self.runner.run(self.command, environment, lease)
+
+
+class _NotDone(Exception):
+    """It rolls back the transaction that has only found out that the key is not done."""
+
+
+def _run_once(guard: Any, key: str, lease: Lease, job: Job) -> int:
+    """Run the job unless its key is done, and note the key when it has ended with 0, under the guard."""
+    try:
+        with guard.begin(lease, once=key):
+            raise _NotDone
+    except AlreadyDone as done:
+        return _say_why(f"{done}; the command was not started", 0)
+    except _NotDone:
+        pass
+    its_status = job.run(lease)
+    if its_status:
+        return its_status
+    try:
+        has_run_twice = _note(guard, key, lease)
+    except (GuardUnavailable, OutcomeUnknown) as error:
+        text = f"the command has ended with 0, but it could not be noted that {key!r} is done, so it may run again"
+        return _say_why(f"{text}: {error}", status.UNAVAILABLE)
+    if has_run_twice:
+        _say_why(f"{key!r} was done while the command ran: it ran twice; look at what both have done", 0)
+    return 0
+
+
+def _note(guard: Any, key: str, lease: Lease) -> bool:
+    """Write the row of the key. Return whether another one was there.
+
+    Each try knows what became of the one before: the row of this very lease is there, or it never will be.
+    """
+    for attempt in range(NOTE_ATTEMPTS):
+        try:
+            with guard.begin(lease, once=key):
+                pass
+        except AlreadyDone as done:
+            return not done.is_own
+        except (GuardUnavailable, OutcomeUnknown) as error:
+            with suppress(GuardUnavailable):
+                if isinstance(error, OutcomeUnknown) and guard.landed(error):
+                    return False
+            if attempt + 1 == NOTE_ATTEMPTS:
+                raise
+            time.sleep(NOTE_PAUSE_SECONDS)
+        else:
+            return False
+    raise AssertionError("the last try returns or raises")
+
+
+class _Last(BaseException):
+    """The status of the command that ran last: a signal ends the election."""
+
+    def __init__(self, its_status: int) -> None:
+        self.status = its_status
+        super().__init__(its_status)
+
+
+def _run_elected(coordinator: Coordinator, name: str, options: dict[str, Any], job: Job, signals: Signals) -> int:
+    """Run the job in each term, until a signal ends it. Return the status of its last run."""
+
+    def lead(lease: Lease) -> None:
+        try:
+            its_status = job.run(lease)
+        except LeaseLost:
+            signals.raise_again()
+            raise
+        if signals.ending is not None:  # Ctrl-C comes here, too
+            raise _Last(its_status)
+        _say_why(f"the command has ended with status {its_status}; this replica campaigns again", 0)
+        signals.raise_again()
+
+    try:
+        coordinator.election(name, value=options.pop("owner", None), **options).run(lead)
+    except _Last as last:
+        return last.status
+    raise AssertionError("nothing stops the election")
+
+
+def _say_why(text: object, its_status: int) -> int:
+    with suppress(OSError):  # nobody reads that any more; the status still says it
+        warn(str(text))
+    return its_status

@@ -1,0 +1,103 @@
+"""The signals of this process, while it waits for a lock and while a command runs."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+from collections import deque
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+"""They go to the command's whole group, as a terminal would send them."""
+
+TELLING = (signal.SIGUSR1, signal.SIGUSR2)
+"""They go to the command alone: another process of its group may not know them, and would end."""
+
+_NOTED = (signal.SIGWINCH, signal.SIGCHLD, signal.SIGCONT)
+
+
+class Ended(BaseException):
+    """A signal has come while no command ran."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        super().__init__(number)
+
+
+class Signals:
+    """The handlers of a ``with`` block. Before :attr:`are_noted` is set, a signal raises :class:`Ended`.
+
+    Attributes:
+        are_noted: signals are put into ``came``, and raise nothing.
+        came: the numbers of those that came.
+        ending: the last one that came, of those that end a program.
+    """
+
+    def __init__(self) -> None:
+        self.are_noted = False
+        self.came: deque[int] = deque()
+        self.ending: int | None = None
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        self._reader, self._writer = os.pipe()
+        os.set_blocking(self._reader, False)
+        os.set_blocking(self._writer, False)
+        signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        for number in (*ENDING, *TELLING, *_NOTED):
+            # What we were told to ignore, as by nohup, the command ignores as well. SIGCHLD says how it ends.
+            if signal.getsignal(number) is not signal.SIG_IGN or number == signal.SIGCHLD:
+                self._before[number] = signal.signal(number, self._on_signal)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.are_noted = True
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(-1)
+        os.close(self._reader)
+        os.close(self._writer)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self.are_noted:
+            self.came.append(number)
+            if number in ENDING:
+                self.ending = number
+        elif number not in _NOTED:
+            raise Ended(number)
+
+    def raise_again(self) -> None:
+        """Let signals raise from now on, and raise for one that has come and ends a program."""
+        self.are_noted = False
+        self.came.clear()  # they were for a command that has ended
+        if self.ending is not None:  # read after the line above
+            raise Ended(self.ending)
+
+    def note_stops(self) -> None:
+        """Note also the signal of Ctrl-Z, from now on."""
+        if signal.getsignal(signal.SIGTSTP) is signal.SIG_DFL:
+            signal.signal(signal.SIGTSTP, self._on_signal)
+
+    def allow_stops(self) -> None:
+        """Let Ctrl-Z stop this process."""
+        if signal.getsignal(signal.SIGTSTP) == self._on_signal:
+            signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+
+    def wake(self) -> None:
+        """End the wait of the main thread. Any thread may call this."""
+        try:
+            os.write(self._writer, b"\0")
+        except OSError:
+            pass  # it is full of other calls, or the block has ended
+
+    def wait(self, seconds: float | None) -> None:
+        """Wait for a signal, or for :meth:`wake`."""
+        select.select([self._reader], [], [], seconds)
+        try:
+            os.read(self._reader, 4096)
+        except BlockingIOError:
+            pass
