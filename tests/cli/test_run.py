@@ -87,7 +87,7 @@ def test_a_command_that_cannot_be_started(redis: str, coordinator: Coordinator, 
     assert coordinator.holder(NAME) is None
 
 
-@pytest.mark.parametrize("wait", [("--no-wait",), ("--timeout", "0.1")])
+@pytest.mark.parametrize("wait", [("--no-wait",), ("--timeout", "1")])
 def test_a_lock_that_is_held(redis: str, coordinator: Coordinator, wait: tuple[str, ...]) -> None:
     with coordinator.hold(NAME):
         done = fencing(*shell("echo ran", *wait, redis=redis))
