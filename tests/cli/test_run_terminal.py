@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 
 from examples.servers import RedisServer
 from fencing import Coordinator, RedisCoordinator
+from tests.support import wait_until
 from tests.support.command_line import FENCING, SOON, environment
 from tests.support.waiters import Queue
 
@@ -224,11 +226,14 @@ def test_a_command_in_a_pipeline_gets_the_keyboard_when_it_reads(shell: Any) -> 
 
 
 def test_ctrl_z_of_a_pipeline(shell: Any) -> None:
-    shell.sendline('run --ttl 60 -- $PYTHON -c "$TICKS" | cat')
+    shell.sendline("""run --ttl 60 -- sh -c 'echo $$.; exec $PYTHON -c "$TICKS"' | cat""")
+    shell.expect(r"(\d+)\.")
+    command = shell.match.group(1)
     shell.expect_exact("ready")
     shell.sendcontrol("z")
     shell.expect("Stopped")
     shell.expect_exact(PROMPT)
+    wait_until(lambda: subprocess.check_output(["ps", "-o", "stat=", "-p", command]).startswith(b"T"), SOON)
     shell.sendline("fg")
     shell.expect_exact("continued")
     shell.sendintr()
