@@ -89,6 +89,16 @@ _objects.command("collect")(takes_services(objects.collect))
 app.add_typer(_objects, name="objects")
 
 
+_EPIPE_IN_TYPER = 1
+"""With it typer ends the process where its own texts find no reader."""
+
+
+def _nobody_reads() -> int:
+    """Return the status of a command whose output has no reader any more, as in: fencing list | head."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python fails as it flushes at its end
+    return status.OF_SIGNAL + signal.SIGPIPE
+
+
 def run(arguments: list[str] | None = None) -> int:
     """Run a command, and return its exit status."""
     try:
@@ -99,9 +109,10 @@ def run(arguments: list[str] | None = None) -> int:
         return status.USAGE
     except typer.Abort:
         return status.OF_SIGNAL + signal.SIGINT
-    except (ClosedPipe, SystemExit):  # the second is typer's own, of the same cause
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python fails as it flushes at its end
-        return status.OF_SIGNAL + signal.SIGPIPE
+    except ClosedPipe:
+        return _nobody_reads()
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) and ended.code != _EPIPE_IN_TYPER else _nobody_reads()
     except Exception as error:
         for kinds, its_status in STATUS_OF:
             if isinstance(error, kinds):

@@ -104,7 +104,7 @@ def test_a_lock_that_is_held(redis: str, coordinator: Coordinator, wait: tuple[s
         ("run", NAME, "--timeout", "soon", "--", "true"),
         ("run", NAME, "--ttl", "-1", "--", "true"),
         ("run", NAME, "--shell", "--", "echo", "two"),
-        ("run", NAME, "--slots", "2", "--at-least", "1", "--", "true"),
+        ("run", NAME, "--slots", "2", "--at-least", "-1", "--", "true"),
         ("run", NAME, "--slots", "2", "--once", "key", "--", "true"),
         ("run", NAME, "--elect", "--once", "key", "--", "true"),
         ("run", NAME, "--once", "key", "--", "true"),
@@ -195,6 +195,11 @@ def test_slots(redis: str) -> None:
         for each in two:
             each.write("")
             assert each.status() == 0
+
+
+def test_a_slot_outlasts_a_short_command(redis: str) -> None:
+    assert fencing(*shell("true", "--slots", "1", "--at-least", "600", redis=redis)).returncode == 0
+    assert fencing(*shell("echo ran", "--slots", "1", "--no-wait", redis=redis)).returncode == 75
 
 
 # Signals
