@@ -93,7 +93,7 @@ _EPIPE_IN_TYPER = 1
 """With it typer ends the process where its own texts find no reader."""
 
 
-def _nobody_reads() -> int:
+def _end_unread() -> int:
     """Return the status of a command whose output has no reader any more, as in: fencing list | head."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python fails as it flushes at its end
     return status.OF_SIGNAL + signal.SIGPIPE
@@ -110,9 +110,9 @@ def run(arguments: list[str] | None = None) -> int:
     except typer.Abort:
         return status.OF_SIGNAL + signal.SIGINT
     except ClosedPipe:
-        return _nobody_reads()
+        return _end_unread()
     except SystemExit as ended:
-        return ended.code if isinstance(ended.code, int) and ended.code != _EPIPE_IN_TYPER else _nobody_reads()
+        return ended.code if isinstance(ended.code, int) and ended.code != _EPIPE_IN_TYPER else _end_unread()
     except Exception as error:
         for kinds, its_status in STATUS_OF:
             if isinstance(error, kinds):
