@@ -50,6 +50,8 @@ class Signals:
             # What we were told to ignore, as by nohup, the command ignores as well. SIGCHLD says how it ends.
             if signal.getsignal(number) is not signal.SIG_IGN or number == signal.SIGCHLD:
                 self._before[number] = signal.signal(number, self._on_signal)
+        # What we were told to block, the command blocks as well, but for these: without them its end is not seen.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _NOTED)
         return self
 
     def __exit__(

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import sqlite3
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -17,13 +18,14 @@ from sqlalchemy import create_engine
 from examples.servers import PostgresServer, RedisServer
 from fencing import Coordinator, Fence, RedisCoordinator
 from storage_guards import SQLAlchemyGuard
-from tests.support.command_line import SOON, fencing, started
+from tests.support.command_line import FENCING, SOON, environment, fencing, started
 from tests.support.fixtures import ProxyFactory, RedisFactory
 from tests.support.waiters import Queue
 
 pytestmark = pytest.mark.thorough
 
 NAME = "report"
+LIMIT = 20.0  # seconds, for what stood still for ever
 LONG = "60"  # a ttl: no lock frees itself within the test
 PATIENT = 'trap "echo caught; exit 9" TERM INT HUP QUIT; echo ready; while :; do sleep 0.05; done'
 NEVER = "trap : TERM; echo ready; i=0; while [ $i -lt 1000 ]; do i=$((i + 1)); sleep 0.05; done"
@@ -250,6 +252,17 @@ def test_an_ignored_signal_stays_ignored(redis: str) -> None:
         running.signal(signal.SIGHUP)
         running.write("")
         assert running.status() == 6
+
+
+def test_whoever_starts_us_may_have_blocked_the_signal_of_an_end(redis: str, coordinator: Coordinator) -> None:
+    """As daemons do that read their signals from a file. A signal that is blocked stays so in what they start."""
+    block = "import os, signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD]); "
+    words = [sys.executable, "-c", f"{block}os.execv(sys.executable, sys.argv[1:])", *FENCING]
+    done = subprocess.run(
+        [*words, *shell("sleep 0.3; exit 4", redis=redis)], env=environment(), timeout=LIMIT, check=False
+    )
+    assert done.returncode == 4
+    assert coordinator.holder(NAME) is None
 
 
 def test_nothing_is_left_where_we_are_killed(redis: str, coordinator: Coordinator) -> None:
