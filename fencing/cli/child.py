@@ -85,8 +85,8 @@ class Watcher:
         self._answers()
 
     def close(self) -> None:
-        """Let it end, and leave the group as it is."""
-        self._send(watcher.END)
+        """End it, also where it is stopped, and leave the group as it is."""
+        self._process.kill()
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
             pipe.close()
@@ -257,9 +257,9 @@ class Child:
     def _end(self, watcher: Watcher, grace: float) -> None:
         """End the command and all that is left of its group: SIGTERM, then SIGKILL when the grace is over."""
         kill_at = time.monotonic() + grace
-        watcher.leave()
         self._kill(signal.SIGTERM)
         self._kill(signal.SIGCONT)
+        watcher.leave()  # now, for it may be slow to answer
         while self._is_left() and (left := kill_at - time.monotonic()) > 0:
             self._signals.wait(min(left, RECHECK_SECONDS))
         self._kill(signal.SIGKILL)

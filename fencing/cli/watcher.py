@@ -14,26 +14,25 @@ import signal
 import sys
 import time
 
-LEAVE, JOIN, END = b"l", b"j", b"e"
+LEAVE, JOIN = b"l", b"j"
 
 IGNORED = ("HUP", "INT", "QUIT", "TERM", "USR1", "USR2", "PIPE", "ALRM", "TSTP", "TTIN", "TTOU")
 """What the group gets, and not this process."""
 
 
 def main(grace: float, home: int) -> None:
-    """Watch until ``fencing run`` says that it ends, or is gone."""
+    """Watch until ``fencing run`` is gone. Where it ends in peace, it kills this process first."""
     for name in IGNORED:
         signal.signal(getattr(signal, f"SIG{name}"), signal.SIG_IGN)
     group = os.getpid()
     os.write(1, b".")
-    while (word := os.read(0, 1)) in (LEAVE, JOIN):
+    while word := os.read(0, 1):
         os.setpgid(0, home if word == LEAVE else group)
         os.write(1, b".")
-    if word != END:
-        _kill(group, signal.SIGTERM)
-        _kill(group, signal.SIGCONT)  # a process that is stopped ends when it goes on
-        time.sleep(grace)
-        _kill(group, signal.SIGKILL)
+    _kill(group, signal.SIGTERM)
+    _kill(group, signal.SIGCONT)  # a process that is stopped ends when it goes on
+    time.sleep(grace)
+    _kill(group, signal.SIGKILL)
 
 
 def _kill(group: int, number: signal.Signals) -> None:

@@ -296,6 +296,26 @@ def test_a_loss_that_is_noticed_at_the_end(redis: str, coordinator: Coordinator)
         assert "the block had already run to its end" in running.errors()
 
 
+def watcher_beside(command: int) -> int:
+    """Return the process id of the watcher: it is the command's group."""
+    return os.getpgid(command)
+
+
+def test_a_watcher_that_is_stopped_does_not_keep_us(redis: str) -> None:
+    with started(*shell("echo $$; read x; exit 6", redis=redis)) as running:
+        os.kill(watcher_beside(int(running.line())), signal.SIGSTOP)
+        running.write("")
+        assert running.process.wait(LIMIT) == 6
+
+
+def test_a_watcher_that_is_stopped_takes_nothing_from_the_grace(redis: str, coordinator: Coordinator) -> None:
+    patient = 'trap "sleep 0.2; echo clean; exit" TERM; echo $$; while :; do sleep 0.05; done'
+    with started(*shell(patient, "--grace", "3", redis=redis)) as running:
+        os.kill(watcher_beside(int(running.line())), signal.SIGSTOP)
+        coordinator.force_release(NAME)
+        assert (running.status(), running.rest()) == (76, "clean\n")
+
+
 def test_what_ignores_sigterm_is_killed_after_the_grace(redis: str, coordinator: Coordinator) -> None:
     words = shell(f"({NEVER}) & {NEVER}", "--ttl", "1", "--grace", "0.3", "--lost-status", "5", redis=redis)
     with started(*words) as running:
