@@ -70,7 +70,9 @@ def _file_guard(url: str) -> Any:
 
     folder = url.removeprefix("file://")
     if not folder.startswith("/"):
-        raise ValueError(f"{url!r:.200} names no folder: three slashes begin an absolute path, as in file:///srv/data")
+        raise ValueError(
+            f"{redacted(url)!r:.200} names no folder: three slashes begin an absolute path, as in file:///srv/data"
+        )
     return FileGuard(folder)
 
 

@@ -56,7 +56,7 @@ def parse(url: str, default_port: int, *, such_as: str, default_host: str = "loc
     """
     check_url(url)
     match = _FORM.fullmatch(url)
-    if match is None:
+    if match is None or "@" in url[match.end("place") :]:  # that of a password with a slash, probably
         raise ValueError(
             f"{redacted(url)!r} is no URL such as {such_as!r}; percent-encode what is special in its parts"
         )
@@ -114,7 +114,7 @@ def redacted(url: str) -> str:
     if not separator:
         head, rest = "", url
     place = re.split(r"[/?#]", rest, maxsplit=1)[0]
-    if "@" not in place and "@" in rest:  # a password that was not encoded may have a slash
+    if "@" in rest:  # the last one: a password that was not encoded may have a slash
         place = rest[: rest.rindex("@") + 1]
     account, at, hosts = place.rpartition("@")
     if at:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import redis
 import redis.asyncio
@@ -15,7 +15,7 @@ import redis.connection
 import redis.sentinel
 
 from fencing.kernel.errors import CoordinatorUnavailable
-from fencing.locks.urls import Url, parse, scheme_of
+from fencing.locks.urls import Url, parse, redacted, scheme_of
 
 DEFAULT_PORT = 6379
 DEFAULT_SENTINEL_PORT = 26379
@@ -25,6 +25,7 @@ _SUCH_AS = {
     "cluster": "redis+cluster://host1:6379,host2:6379",
     "sentinel": "redis+sentinel://host1:26379,host2:26379/service/0",
 }
+_PLACE = ("host", "port", "path")
 _OF_SENTINEL = ("sentinel_username", "sentinel_password")
 
 
@@ -48,12 +49,17 @@ def client_of(url: str, *, asynchronous: bool) -> Any:
     library: Any = redis.asyncio if asynchronous else redis
     secure, _, kind = scheme_of(url).partition("+")
     if secure == "unix":
-        return _usable(library.Redis.from_url(url))
+        return _one(url, library)
     if kind not in _SUCH_AS:
         raise ValueError(
             f"{secure}+{kind}:// is no scheme of Redis; write redis://, redis+cluster:// or redis+sentinel://"
         )
     parsed = parse(url, DEFAULT_SENTINEL_PORT if kind == "sentinel" else DEFAULT_PORT, such_as=_SUCH_AS[kind])
+    for name in _PLACE:
+        if name in parsed.options:  # redis-py would take it, in place of a part that is not there
+            raise ValueError(
+                f"a URL of {parsed.scheme}:// names its server in front of its options, not by the option {name!r}"
+            )
     if kind == "sentinel":
         return _master(parsed, secure == "rediss", library)
     database = _database(parsed, parsed.path)
@@ -64,6 +70,14 @@ def client_of(url: str, *, asynchronous: bool) -> Any:
             f"a URL of {secure}:// names one server, not {len(parsed.hosts)}: write {secure}+cluster:// or "
             f"{secure}+sentinel:// for several, or one URL for each node of Redlock"
         )
+    return _one(url, library)
+
+
+def _one(url: str, library: Any) -> Any:
+    try:
+        urlsplit(url)
+    except ValueError:  # it has the whole password
+        raise ValueError(f"{redacted(url)!r} is no URL; percent-encode what is special in its parts") from None
     return _usable(library.Redis.from_url(url))
 
 

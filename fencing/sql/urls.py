@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import create_engine, make_url
+from sqlalchemy import URL, create_engine, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 from sqlalchemy.ext.asyncio import create_async_engine
 
@@ -37,12 +37,24 @@ def engine_of(url: str, *, asynchronous: bool) -> Any:
     """
     scheme = scheme_of(url)
     try:
-        parsed = make_url(url)
+        parsed = _parsed(url)
         named = parsed.set(drivername=_DRIVERS[scheme][asynchronous] if scheme in _DRIVERS else scheme)
         if named.get_backend_name() != "sqlite" and not named.database:
             raise ValueError(f"{redacted(url)!r} names no database: {scheme}://user@host/database")
         return create_async_engine(named) if asynchronous else create_engine(named)
     except (ArgumentError, NoSuchModuleError) as error:
-        raise ValueError(
-            f"{redacted(url)!r} is no URL of SQLAlchemy such as 'postgresql://user@host/database'"
-        ) from error
+        raise ValueError(_no_url(url)) from error
+
+
+def _parsed(url: str) -> URL:
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError):  # the second may have a part of the password
+        raise ValueError(_no_url(url)) from None
+    if "@" in (parsed.host or ""):  # one of the password
+        raise ValueError(f"{_no_url(url)}; percent-encode what is special in its parts")
+    return parsed
+
+
+def _no_url(url: str) -> str:
+    return f"{redacted(url)!r} is no URL of SQLAlchemy such as 'postgresql://user@host/database'"

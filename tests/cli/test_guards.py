@@ -41,6 +41,7 @@ def test_a_folder(tmp_path: Path) -> None:
     [
         ("etcd://me:s3cr3t@h", r"'etcd://me:\*\*\*@h' is no URL of a guard; their schemes are postgresql, mysql"),
         ("file://folder", "names no folder: three slashes"),
+        ("file://me:s3cr3t@host/x", r"'file://me:\*\*\*@host/x' names no folder"),
         ("s3://", "is no URL of a bucket"),
         ("nothing", "is no URL: write its scheme first"),
     ],
