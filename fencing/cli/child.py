@@ -130,7 +130,7 @@ class Runner:
             NotStarted: there is no such command, or it cannot be executed.
             LeaseLost: the lock was lost, and the command was ended.
         """
-        self._signals.are_noted = True
+        self._signals.note()
         self._signals.note_stops()
         try:
             if not self._watcher.is_alive:

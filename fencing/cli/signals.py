@@ -65,12 +65,18 @@ class Signals:
         os.close(self._writer)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if number in ENDING:
+            self.ending = number
         if self.are_noted:
             self.came.append(number)
-            if number in ENDING:
-                self.ending = number
         elif number not in _NOTED:
             raise Ended(number)
+
+    def note(self) -> None:
+        """Raise nothing from now on; but raise for one that was not heeded, as it came in a finalizer."""
+        self.are_noted = True
+        if self.ending is not None:  # read after the line above
+            raise Ended(self.ending)
 
     def raise_again(self) -> None:
         """Let signals raise from now on, and raise for one that has come and ends a program."""

@@ -9,14 +9,17 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import create_engine
 
 from examples.servers import PostgresServer, RedisServer
 from fencing import Coordinator, Fence, RedisCoordinator
+from fencing.cli.child import Runner
+from fencing.cli.signals import Ended, Signals
 from storage_guards import SQLAlchemyGuard
 from tests.support.command_line import FENCING, SOON, environment, fencing, started
 from tests.support.fixtures import ProxyFactory, RedisFactory
@@ -252,6 +255,22 @@ def test_an_ignored_signal_stays_ignored(redis: str) -> None:
         running.signal(signal.SIGHUP)
         running.write("")
         assert running.status() == 6
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_signal_that_comes_in_a_finalizer_is_not_forgotten() -> None:
+    """Python prints what a finalizer raises, and goes on. The command is not started then."""
+
+    class Ending:
+        def __del__(self) -> None:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    lease: Any = None  # it is not asked
+    with Signals() as signals, closing(Runner(signals, grace=1)) as runner:
+        Ending()
+        with pytest.raises(Ended) as ended:
+            runner.run(["false"], {}, lease)
+    assert ended.value.number == signal.SIGTERM
 
 
 def test_whoever_starts_us_may_have_blocked_the_signal_of_an_end(redis: str, coordinator: Coordinator) -> None:
