@@ -97,7 +97,11 @@ class _Done:
 
 
 def _force_out(coordinator: Coordinator, name: str, found: Holder) -> _Done | None:
-    """Force out the grant that was shown, and no other one. A holder of another library has no number."""
+    """Force out the grant that was shown, and no other one. A holder of another library has no number: look again."""
+    if found.number is None:
+        now = coordinator.holder(name)
+        if now is None or (now.number, now.digest) != (None, found.digest):
+            return None
     forced = coordinator.force_release(name, found.number)
     return None if forced is None else _Done(forced.fence.number, forced.fenced)
 

@@ -226,6 +226,22 @@ def test_free_takes_the_lock_from_nobody_but_the_holder_it_has_shown(
         later.renew()
 
 
+@pytest.mark.thorough
+def test_a_holder_of_another_library_may_be_followed_by_one_of_ours(
+    any_redis: RedisServer, coordinator: Coordinator
+) -> None:
+    other_library = any_redis.client()
+    other_library.set("a", "its token", px=60_000)
+    terminal = in_terminal("free", "a", "--redis", any_redis.url)
+    terminal.expect("held by another library")
+    other_library.delete("a")
+    with coordinator.hold("a", 5) as later:
+        terminal.sendline("y")
+        assert "has changed hands meanwhile" in "".join(lines_of(terminal))
+        assert terminal.exitstatus == 1
+        later.renew()
+
+
 class Watch:
     """A watch without a terminal, line by line."""
 
