@@ -51,13 +51,24 @@ class Watcher:
     """The process that gives the group its id, and ends the group where this process is killed."""
 
     def __init__(self, grace: float) -> None:
-        command = [sys.executable, "-I", "-S", watcher.__file__, str(grace), str(os.getpgrp())]
-        pipe = subprocess.PIPE
-        self._process = subprocess.Popen(
-            command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, bufsize=0, process_group=0
-        )
+        self._grace = grace
+        self._process = self._start(0)
         self.group = self._process.pid
         self._is_ready = False
+
+    def _start(self, group: int) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-I", "-S", watcher.__file__, str(self._grace), str(os.getpgrp()), str(group)]
+        pipe = subprocess.PIPE
+        return subprocess.Popen(
+            command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, bufsize=0, process_group=group
+        )
+
+    def replace(self) -> None:
+        """Start another one, where somebody has killed it. It joins the group, if there is still one."""
+        self.close()
+        with suppress(OSError):
+            self._process = self._start(self.group)
+            self._answers()
 
     @property
     def is_alive(self) -> bool:
@@ -186,6 +197,8 @@ class Child:
             self._reap(lease)
             if self._wait_status is not None:
                 return self._wait_status
+            if not watcher.is_alive:
+                watcher.replace()
             if self._loss is None:
                 self._signals.wait(None)
         self._end(watcher, grace)

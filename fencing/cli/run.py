@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import re
 import time
@@ -96,6 +97,8 @@ def run(
     The command gets the fence in FENCING_TOKEN and its number in FENCING_NUMBER. Its exit status is ours; others are
     64 (wrong usage), 69 (no answer), 75 (busy), 76 (lost), 78 (no URL), 126, 127, and 128 + n after signal n.
     """
+    if not math.isfinite(grace):
+        raise typer.BadParameter("--grace is a number of seconds: after them, what is left of the command is killed")
     if no_wait and timeout is not None:
         raise typer.BadParameter("pass --timeout or --no-wait, not both")
     if shell and len(command) != 1:

@@ -3,8 +3,9 @@
 It is a small process of its own, and imports nothing of ours. Its process id is the id of the command's group. So the
 group is there before the command, and no other process can get that id meanwhile.
 
-``python watcher.py GRACE HOME``: seconds between SIGTERM and SIGKILL, and the group of ``fencing run``. It reads words
-of one byte from stdin, and answers each with a byte. The end of stdin says that ``fencing run`` is gone.
+``python watcher.py GRACE HOME GROUP``: seconds between SIGTERM and SIGKILL, the group of ``fencing run``, and the group
+to watch; 0: its own. It reads words of one byte from stdin, and answers each with a byte. The end of stdin says that
+``fencing run`` is gone.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ IGNORED = ("HUP", "INT", "QUIT", "TERM", "USR1", "USR2", "PIPE", "ALRM", "TSTP",
 """What the group gets, and not this process."""
 
 
-def main(grace: float, home: int) -> None:
+def main(grace: float, home: int, group: int) -> None:
     """Watch until ``fencing run`` is gone. Where it ends in peace, it kills this process first."""
     for name in IGNORED:
         signal.signal(getattr(signal, f"SIG{name}"), signal.SIG_IGN)
-    group = os.getpid()
+    group = group or os.getpid()
     os.write(1, b".")
     while word := os.read(0, 1):
         os.setpgid(0, home if word == LEAVE else group)
@@ -43,4 +44,4 @@ def _kill(group: int, number: signal.Signals) -> None:
 
 
 if __name__ == "__main__":
-    main(float(sys.argv[1]), int(sys.argv[2]))
+    main(float(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from fencing import Coordinator, Fence, RedisCoordinator
 from fencing.cli.child import Runner
 from fencing.cli.signals import Ended, Signals
 from storage_guards import SQLAlchemyGuard
+from tests.support import wait_until
 from tests.support.command_line import FENCING, SOON, environment, fencing, started
 from tests.support.fixtures import ProxyFactory, RedisFactory
 from tests.support.waiters import Queue
@@ -115,6 +116,8 @@ def test_a_lock_that_is_held(redis: str, coordinator: Coordinator, wait: tuple[s
         ("run", NAME, "--once", "key", "--", "true"),
         ("run", NAME, "--guard", "etcd://host", "--", "true"),
         ("run", NAME, "--busy-status", "256", "--", "true"),
+        ("run", NAME, "--grace", "nan", "--", "true"),
+        ("run", NAME, "--grace", "inf", "--", "true"),
         ("run", "fencing:name", "--", "true"),
     ],
 )
@@ -325,6 +328,25 @@ def test_a_watcher_that_is_stopped_does_not_keep_us(redis: str) -> None:
         os.kill(watcher_beside(int(running.line())), signal.SIGSTOP)
         running.write("")
         assert running.process.wait(LIMIT) == 6
+
+
+def test_a_watcher_that_is_killed_is_replaced(redis: str) -> None:
+    with started(*shell("echo $$; exec sleep 60", "--grace", "0", redis=redis)) as running:
+        first = watcher_beside(int(running.line()))
+        os.kill(first, signal.SIGKILL)
+        wait_until(lambda: watchers_of(running.process.pid) not in ([], [first]))
+        running.signal(signal.SIGKILL)
+        assert running.rest() == ""  # the end of the pipe: all that had it are gone
+
+
+def watchers_of(pid: int) -> list[int]:
+    """Return the children of a process that are watchers and run."""
+    found = []
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        with suppress(OSError):
+            if b"watcher.py" in Path(f"/proc/{child}/cmdline").read_bytes():
+                found.append(int(child))
+    return found
 
 
 def test_a_watcher_that_is_stopped_takes_nothing_from_the_grace(redis: str, coordinator: Coordinator) -> None:
