@@ -26,14 +26,21 @@ def main(grace: float, home: int, group: int) -> None:
     for name in IGNORED:
         signal.signal(getattr(signal, f"SIG{name}"), signal.SIG_IGN)
     group = group or os.getpid()
-    os.write(1, b".")
+    _answer()
     while word := os.read(0, 1):
         os.setpgid(0, home if word == LEAVE else group)
-        os.write(1, b".")
+        _answer()
     _kill(group, signal.SIGTERM)
     _kill(group, signal.SIGCONT)  # a process that is stopped ends when it goes on
     time.sleep(grace)
     _kill(group, signal.SIGKILL)
+
+
+def _answer() -> None:
+    try:
+        os.write(1, b".")
+    except OSError:
+        pass  # fencing run is gone already, as the end of stdin will say
 
 
 def _kill(group: int, number: signal.Signals) -> None:
