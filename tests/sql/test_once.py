@@ -383,8 +383,8 @@ def test_verify_finds_a_table_without_its_key(way: Way) -> None:
         connection.execute(text("CREATE TABLE copied AS SELECT * FROM fencing_done"))
         connection.execute(text("DROP TABLE fencing_done"))
         connection.execute(text("ALTER TABLE copied RENAME TO fencing_done"))
-    way.sql("ALTER TABLE fencing_done DROP COLUMN version")
-    way.sql("ALTER TABLE fencing_done ADD COLUMN version SMALLINT DEFAULT 1 NOT NULL")
+        connection.execute(text("ALTER TABLE fencing_done DROP COLUMN version"))
+        connection.execute(text("ALTER TABLE fencing_done ADD COLUMN version SMALLINT DEFAULT 1 NOT NULL"))
     [found] = [each for each in way.side.call(way.new_guard().verify).findings if "fencing_done" in each.problem]
     assert "the primary key of fencing_done is not (resource, once_key)" in found.problem
     assert found.threatens == "upkeep"
