@@ -250,6 +250,8 @@ class ZooKeeperPlans(ZooKeeperKeeping):
         known = self._known.get(token)
         if known is None or not is_first or own[:1] != paths[:1] or failed_at(reply.values[-1]) is not None:
             return None
+        if known.kept.path != own[0]:  # that of an earlier session, which is over: this node is to get a number
+            return None
         return self.grant_of(resource, known.number, token, settings, own[0], reply)
 
     def _plan_taken(self, place: ZooKeeperPlace, first: str, deadline: float) -> Plan[Taken]:

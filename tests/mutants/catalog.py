@@ -2968,6 +2968,13 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     # ZooKeeper
     Mutant(
+        "a-session-that-is-over-lends-its-number",
+        "fencing/zookeeper/plans.py",
+        "if known.kept.path != own[0]:",
+        "if False:",
+        ("tests/zookeeper/test_sessions.py::test_a_token_of_a_session_that_is_over_gets_a_new_number",),
+    ),
+    Mutant(
         "the-creation-of-a-node-takes-the-lock-although-somebody-was-before-it",
         "fencing/zookeeper/plans.py",
         "return bool(created.czxid == parent.pzxid) and base is not None",

@@ -99,6 +99,26 @@ def test_a_request_that_another_client_repeats_takes_the_node_from_the_first_one
     assert side.call(run_async if side.asynchronous else run, plan, two.perform)
 
 
+def test_a_token_of_a_session_that_is_over_gets_a_new_number(side: ZooKeeperSide) -> None:
+    """Its grant is still known here, and the first creation in the new session gets no reply."""
+    coordinator, resource, token = side.coordinator(), name(), new_token()
+    backend = coordinator._backend
+
+    def acquire() -> Any:
+        plan = backend.plan_acquire(resource, token, backend.settings, floor=0, deadline=backend.clock() + 10)
+        return side.plan(coordinator, plan)
+
+    ended = acquire()
+    end_session(coordinator)
+    side.wait_until(lambda: not side.queue(resource))
+    with_faults(coordinator).lose("reply", 0, 1)
+    late = acquire()
+    assert late.number > ended.number
+    assert len(side.queue(resource)) == 1
+    assert side.plan(coordinator, backend.plan_release(late, backend.settings, deadline=backend.clock() + 10))
+    assert not side.queue(resource)
+
+
 def test_a_place_is_a_node_of_its_own_session(side: ZooKeeperSide) -> None:
     """Another session has one of the same token, before it: a former one of this client, which lives on for a while."""
     holder, waiter, resource, token = side.coordinator(), side.coordinator()._backend, name(), new_token()
