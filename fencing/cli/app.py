@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -83,7 +84,7 @@ app.command("unenforce")(databases.unenforce)
 app.command("create-tables")(databases.create_tables)
 app.command("sql")(databases.sql)
 
-_objects = typer.Typer(help="Look after what guards keep in an object store.", no_args_is_help=True)
+_objects = typer.Typer(help="Look after what guards keep in an object store.")
 _objects.command("verify")(objects.verify)
 _objects.command("collect")(takes_services(objects.collect))
 app.add_typer(_objects, name="objects")
@@ -101,22 +102,33 @@ def _end_unread() -> int:
 
 def run(arguments: list[str] | None = None) -> int:
     """Run a command, and return its exit status."""
+    if sys.stdout is None:  # it was closed, as by >&-
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - until the end
+    logging.getLogger("kazoo").setLevel(logging.ERROR)  # it logs each try to connect
     try:
         result = app(arguments, prog_name="fencing", standalone_mode=False)
     except typer.TyperException as error:
         context = getattr(error, "ctx", None)
-        warn(f"{error.format_message()} See: {context.command_path if context else 'fencing'} --help")
+        text = error.format_message()
+        warn(
+            f"{text}{'' if text.endswith(('.', '?')) else '.'} See: {context.command_path if context else 'fencing'} --help"
+        )
         return status.USAGE
     except typer.Abort:
         return status.OF_SIGNAL + signal.SIGINT
     except ClosedPipe:
         return _end_unread()
+    except OSError as error:  # a full disk, for instance
+        warn(f"the output cannot be written: {error}")
+        _end_unread()
+        return status.IO_ERROR
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) and ended.code != _EPIPE_IN_TYPER else _end_unread()
     except Exception as error:
         for kinds, its_status in STATUS_OF:
             if isinstance(error, kinds):
-                warn(str(error))
+                hint = "; fencing create-tables URL does that" if "create_tables()" in str(error) else ""
+                warn(f"{error}{hint}")
                 return its_status
         raise
     return result if isinstance(result, int) else 0

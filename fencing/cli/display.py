@@ -42,15 +42,15 @@ def duration(seconds: float) -> str:
 
 
 def seconds_of(text: str) -> float:
-    """Return a duration such as ``90d``, ``12h``, ``30m``, ``45s`` or ``45`` in seconds.
+    """Return a duration such as ``90d``, ``12h``, ``30m`` or ``45s`` in seconds. It needs its unit: 90 may mean days.
 
     Raises:
         ValueError: it is none.
     """
-    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smhdw]?)", text)
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smhdw])", text)
     if match is None:
-        raise ValueError(f"{text!r:.100} is no duration such as 90d, 12h, 30m or 45s")
-    return float(match[1]) * _SECONDS[match[2] or "s"]
+        raise ValueError(f"{text!r:.100} is no duration with its unit, such as 90d, 12h, 30m or 45s")
+    return float(match[1]) * _SECONDS[match[2]]
 
 
 def stamp(moment: datetime | None = None) -> str:

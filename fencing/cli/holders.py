@@ -7,15 +7,16 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
-from fencing import Coordinator, CoordinatorUnavailable, Holder
+from fencing import Coordinator, CoordinatorUnavailable, GuardNotEnforceable, GuardUnavailable, Holder
 from fencing.cli import status
-from fencing.cli.display import duration, ended_by_sigterm, say_rows, shown, stamp, table, url_of
+from fencing.cli.display import duration, ended_by_sigterm, say_rows, shown, stamp, table
 from fencing.cli.output import ClosedPipe, say, say_json, warn
-from fencing.cli.services import Services
+from fencing.cli.services import Services, guards_of
 
 Name = Annotated[str, typer.Argument(help="The name of the lock.")]
 Pattern = Annotated[str, typer.Argument(help="* stands for any characters, ? for one: 'orders:*'.")]
@@ -23,6 +24,10 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON document: see docs/
 Guards = Annotated[
     list[str] | None,
     typer.Option("--guard", metavar="URL", help="A guard at which the holder is shut out. Repeat it."),
+]
+GuardFiles = Annotated[
+    list[Path] | None,
+    typer.Option("--guard-file", metavar="FILE", help="A file with the URL of a guard. Repeat it.", show_default=False),
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 Interval = Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="How often to look.")]
@@ -60,13 +65,18 @@ def list_(services: Services, pattern: Pattern = "*", json: Json = False) -> int
     return 0
 
 
-def free(services: Services, name: Name, guard: Guards = None, yes: Yes = False, json: Json = False) -> int:
+def free(
+    services: Services,
+    name: Name,
+    guard: Guards = None,
+    guard_file: GuardFiles = None,
+    yes: Yes = False,
+    json: Json = False,
+) -> int:
     """Take a lock from its holder, and free it. Status 1: the holder keeps it."""
     if not yes and not sys.stdin.isatty():
         raise typer.BadParameter("there is no terminal to ask whether to free it: pass --yes if you are sure")
-    from fencing.cli.guards import guard_of
-
-    guards = [guard_of(url_of(url)) for url in guard or ()]
+    guards = list(guards_of(guard, guard_file).values())
     with services.connect(guards=guards) as coordinator:
         found = coordinator.holder(name)
         if found is None and not guards:
@@ -102,7 +112,11 @@ def _force_out(coordinator: Coordinator, name: str, found: Holder) -> _Done | No
         now = coordinator.holder(name)
         if now is None or (now.number, now.digest) != (None, found.digest):
             return None
-    forced = coordinator.force_release(name, found.number)
+    try:
+        forced = coordinator.force_release(name, found.number)
+    except (GuardNotEnforceable, GuardUnavailable):
+        warn(f"{shown(name)} was taken from its holder and is free, but a guard does not shut the holder out, because:")
+        raise
     return None if forced is None else _Done(forced.fence.number, forced.fenced)
 
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -29,7 +30,7 @@ from fencing.cli import status
 from fencing.cli.child import NotStarted, Runner
 from fencing.cli.guards import guard_of
 from fencing.cli.output import warn
-from fencing.cli.services import Services
+from fencing.cli.services import Services, guards_of
 from fencing.cli.signals import Ended, Signals
 from fencing.kernel.fence import FENCE_VARIABLE
 
@@ -55,6 +56,10 @@ Guards = Annotated[
     list[str] | None,
     typer.Option("--guard", metavar="URL", help="A storage that refuses older holders. Repeat it.", show_default=False),
 ]
+GuardFiles = Annotated[
+    list[Path] | None,
+    typer.Option("--guard-file", metavar="FILE", help="A file with the URL of a guard. Repeat it.", show_default=False),
+]
 Grace = Annotated[float, typer.Option(metavar="SECONDS", min=0, help="From SIGTERM to SIGKILL, once the lock is lost.")]
 Label = Annotated[str | None, typer.Option(metavar="TEXT", help="What 'fencing holder' shows. Default: host:process.")]
 Shell = Annotated[bool, typer.Option("--shell", help="COMMAND is one text, for /bin/sh.")]
@@ -79,6 +84,7 @@ def run(
     no_wait: NoWait = False,
     ttl: Ttl = None,
     guard: Guards = None,
+    guard_file: GuardFiles = None,
     grace: Grace = 10.0,
     label: Label = None,
     shell: Shell = False,
@@ -118,13 +124,13 @@ def run(
         for option, is_given in others.items():
             if is_given:
                 raise typer.BadParameter(f"--elect waits and runs for ever, so it takes no {option}")
-    guards = {url: guard_of(url) for url in guard or ()}
+    guards = guards_of(guard, guard_file)
     once_guard = None
     if once is not None:
         url = services.named("database")
         if url is None:
             raise typer.BadParameter("--once needs a guard: pass --database URL, the database that notes what was done")
-        once_guard = guards.setdefault(url, guard_of(url))
+        once_guard = guards[url] = guards.get(url) or guard_of(url)
     given = {"ttl": ttl, "guards": list(guards.values()) or None, "owner": label}
     options: dict[str, Any] = {each: value for each, value in given.items() if value is not None}
     words = ["/bin/sh", "-c", *command] if shell else command

@@ -106,6 +106,15 @@ def local_file() -> Path:
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "fencing" / "locks.db"
 
 
+def guards_of(urls: list[str] | None, files: list[Path] | None) -> dict[str, Any]:
+    """Return new guards by their URLs, from ``--guard`` and ``--guard-file``."""
+    from fencing.cli.guards import guard_of
+
+    for url in urls or ():
+        _warn_of_secret("--guard", url)
+    return {url: guard_of(url) for url in (*(urls or ()), *map(_read_url, files or ()))}
+
+
 def local_url() -> str:
     """Return the URL of the database of ``--local``, and make its folder."""
     file = local_file()

@@ -14,6 +14,9 @@ USAGE = 64
 UNAVAILABLE = 69
 """No answer from a coordinator or a guard, or it could not say what has happened."""
 
+IO_ERROR = 74
+"""The output could not be written."""
+
 BUSY = 75
 """The lock was not to be had in time."""
 

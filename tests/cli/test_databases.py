@@ -117,6 +117,7 @@ def test_prune(file: str) -> None:
         (["prune", "sqlite://"], "pass --older-than AGE or --below NUMBER"),
         (["prune", "sqlite://", "--done", "a"], "--done NAME and --below-key KEY go together"),
         (["prune", "sqlite://", "--older-than", "soon"], "'soon' is no duration"),
+        (["prune", "sqlite://", "--older-than", "90"], "'90' is no duration with its unit"),
         (["marks", "redis://:s3cr3t@h"], "redis://:***@h' is no SQL database"),
         (["verify", "-"], "standard input has no URL"),
         (["objects", "verify", "nothing"], "is no URL of a bucket"),

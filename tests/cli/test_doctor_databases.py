@@ -19,6 +19,7 @@ from examples.servers.postgres import start_standby
 from fencing import SQLCoordinator
 from fencing.cli.doctor import databases
 from storage_guards import SQLAlchemyGuard
+from storage_guards.sql.text_functions import functions_of_texts
 from tests.support.commands import fencing
 from tests.support.doctor import as_account, examined
 from tests.support.servers import MariaDBServer, PgBouncerServer
@@ -116,6 +117,16 @@ def test_a_role_that_may_only_read_suffices_for_the_doctor(postgres_url: str) ->
         report = examined("--database", url)
         assert report.level("transactions of this role are read only") == "wrong"
         assert not [each for each in report.findings if each["level"] == "unknown"]
+
+
+@pytest.mark.thorough
+def test_the_functions_for_scripts_enforce_nothing(postgres_url: str) -> None:
+    make_tables(postgres_url)
+    engine = create_engine(postgres_url)
+    with engine.begin() as connection:
+        connection.exec_driver_sql(functions_of_texts("public", is_named=True, made_by="a test").replace("%", "%%"))
+    engine.dispose()
+    assert not examined("--database", postgres_url).levels("is enforced")
 
 
 @pytest.mark.thorough

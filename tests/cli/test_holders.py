@@ -77,7 +77,7 @@ def test_what_is_shown_is_one_line_without_control_characters() -> None:
     assert [duration(each) for each in (0.9, 119, 120, 7199, 7200, 172799, 172800)] == [
         *("0 s", "119 s", "2 min 0 s", "119 min 59 s", "2 h 0 min", "47 h 59 min", "2 d 0 h")
     ]
-    assert [seconds_of(each) for each in ("45", "1.5s", "2m", "3h", "90d", "1w")] == [
+    assert [seconds_of(each) for each in ("45s", "1.5s", "2m", "3h", "90d", "1w")] == [
         *(45, 1.5, 120, 10_800, 7_776_000, 604_800)
     ]
     for wrong in ("", "d", "-1", "1y", "1 d", "1d2h"):

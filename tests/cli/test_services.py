@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import fencing as fencing_library
 from fencing.cli.services import KINDS, REDLOCK
 from tests.support.commands import Command, fencing
 
@@ -96,6 +98,28 @@ def test_wrong_usage(command: Command, arguments: list[str], says: str) -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_a_guard_may_be_named_by_a_file(command: Command, tmp_path: Path) -> None:
+    file = tmp_path / "guard"
+    file.write_text("redis://:s3cr3t@127.0.0.1:1")
+    words = ["free", "x", "--yes", "--coordinator", f"sqlite:///{tmp_path}/locks.db"]
+    named, read = command(*words, "--guard", file.read_text()), command(*words, "--guard-file", str(file))
+    assert (named.returncode, read.returncode) == (69, 69)
+    assert "put the URL into a file for --guard-file" in named.stderr
+    assert "put the URL" not in read.stderr
+    assert "s3cr3t" not in named.stderr + read.stderr
+
+
+def test_free_says_that_a_guard_does_not_shut_the_holder_out(command: Command, tmp_path: Path) -> None:
+    locks, data = f"sqlite:///{tmp_path}/locks.db", f"sqlite:///{tmp_path}/data.db"
+    with fencing_library.connect(locks) as coordinator, coordinator.hold("x") as lease:
+        done = command("free", "x", "--yes", "--coordinator", locks, "--guard", data)
+        assert done.returncode == 69
+        assert "x was taken from its holder and is free, but a guard does not shut the holder out" in done.stderr
+        assert "fencing create-tables URL does that" in done.stderr
+        assert coordinator.holder("x") is None
+        lease.detach()
+
+
 @pytest.mark.thorough
 def test_help_and_version() -> None:
     done = fencing()
@@ -136,3 +160,14 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
         done = subprocess.run(command, stdout=pipe, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 128 + 13
     assert not done.stderr
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("redirection", "status"), [(">&-", 0), ("> /dev/full", 74)])
+def test_an_output_that_takes_nothing(redirection: str, status: int) -> None:
+    for words in ("sql postgresql", "--help"):
+        line = f"exec {shlex.quote(sys.executable)} -m fencing {words} {redirection}"
+        done = subprocess.run(["/bin/sh", "-c", line], stderr=subprocess.PIPE, text=True, check=False)
+        assert done.returncode == status
+        assert "Traceback" not in done.stderr
+        assert ("the output cannot be written: [Errno 28]" in done.stderr) is (status == 74)

@@ -152,6 +152,9 @@ def _zookeeper(url: str) -> Iterable[Finding]:
     return zookeeper.examine(url)
 
 
+RECHECK = "see that it runs, and that address, user and password are right"
+
+
 def _findings(examine: Examination) -> list[Finding]:
     """Return what an examination finds; where it breaks off, what it had found, and why."""
     found: list[Finding] = []
@@ -159,12 +162,12 @@ def _findings(examine: Examination) -> list[Finding]:
         for finding in examine():
             found.append(finding)  # noqa: PERF402 - what came before an error counts
     except NotExamined as error:
-        found.append(Finding("unknown", redacted(str(error)), change="see that it runs, and try again", page=PAGE))
+        found.append(Finding("unknown", redacted(str(error)), change=RECHECK, page=PAGE))
     except ModuleNotFoundError as error:
         change = f"install {error.name}" if error.name else "install it"
         found.append(Finding("unknown", f"its client is not installed: {error}", change=change, page=PAGE))
     except (FencingError, OSError) as error:
-        found.append(Finding("unknown", redacted(str(error)), change="see that it runs, and try again", page=PAGE))
+        found.append(Finding("unknown", redacted(str(error)), change=RECHECK, page=PAGE))
     return found
 
 

@@ -183,9 +183,11 @@ SELECT json_build_object(
             SELECT COALESCE(json_agg(one), '[]') FROM unnest(ARRAY['SELECT', 'INSERT', 'UPDATE']) AS one
             WHERE NOT has_table_privilege(pg_class.oid, one)),
         'enforced', relname = 'fencing_marks' AND EXISTS (
-            SELECT FROM pg_proc WHERE proname = 'fencing_check' AND pronamespace = pg_namespace.oid),
+            SELECT FROM pg_proc WHERE proname = 'fencing_check' AND pronamespace = pg_namespace.oid
+            AND oidvectortypes(proargtypes) = 'text, bigint, text, text'),
         'may_check', (SELECT bool_and(has_function_privilege(pg_proc.oid, 'EXECUTE')) FROM pg_proc
-            WHERE proname = 'fencing_check' AND pronamespace = pg_namespace.oid)
+            WHERE proname = 'fencing_check' AND pronamespace = pg_namespace.oid
+            AND oidvectortypes(proargtypes) = 'text, bigint, text, text')
     )) FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
     WHERE relname IN ('fencing_marks', 'fencing_done', 'fencing_locks') AND relkind IN ('r', 'p', 'v', 'm', 'f')
     AND has_schema_privilege(pg_namespace.oid, 'USAGE'))
