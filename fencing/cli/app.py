@@ -109,10 +109,8 @@ def run(arguments: list[str] | None = None) -> int:
         result = app(arguments, prog_name="fencing", standalone_mode=False)
     except typer.TyperException as error:
         context = getattr(error, "ctx", None)
-        text = error.format_message()
-        warn(
-            f"{text}{'' if text.endswith(('.', '?')) else '.'} See: {context.command_path if context else 'fencing'} --help"
-        )
+        text, command = error.format_message(), context.command_path if context else "fencing"
+        warn(f"{text}{'' if text.endswith(('.', '?')) else '.'} See: {command} --help")
         return status.USAGE
     except typer.Abort:
         return status.OF_SIGNAL + signal.SIGINT
