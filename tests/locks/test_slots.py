@@ -518,7 +518,7 @@ def test_a_waiter_polls_and_asks_when_the_first_slot_frees_itself(story: Story) 
 def test_a_waiter_gives_up_in_time_and_names_the_holder_that_is_over_first(story: Story) -> None:
     answers = itertools.cycle([Taken(50.0, "a"), Taken(40.0, "b"), Taken(90.0, "c")])
     with pytest.raises(NotAcquired, match=r"all 3 slots of '\{s\}' are held, one by b; none was acquired") as caught:
-        story.run(1, *itertools.islice(answers, 3 * 12))
+        story.run(1, *itertools.islice(answers, 3 * 40))
     assert 1 <= caught.value.waited < 1.01
 
 
