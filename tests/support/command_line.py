@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import os
 import select
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import IO
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support.commands import COMMAND
+from tests.support.commands import environment as environment_of_commands
+
 SOON = 60.0
 """Seconds: a limit of the test. What is right takes much less."""
 
-FENCING = (sys.executable, "-m", "fencing")
+FENCING = tuple(COMMAND)
 
 
 def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the environment of a command, without URLs of whoever runs the tests."""
-    mine = {name: value for name, value in os.environ.items() if not name.startswith("FENCING_")}
-    return {**mine, "PYTHONPATH": str(ROOT), **(more or {})}
+    return environment_of_commands(**(more or {}))
 
 
 def fencing(
