@@ -304,7 +304,9 @@ class AsyncCoordinator(CoordinatorBase):
     @overload
     async def force_release(self, resource: str, number: int | None) -> ForcedRelease | None: ...
     @overload
-    async def force_release(self, resource: str, number: int | None = None, *, holder: Holder) -> ForcedRelease | None: ...
+    async def force_release(
+        self, resource: str, number: int | None = None, *, holder: Holder
+    ) -> ForcedRelease | None: ...
     async def force_release(
         self, resource: str, number: int | None = None, *, holder: Holder | None = None
     ) -> ForcedRelease | None:

@@ -50,7 +50,7 @@ def check_resource_of(fence: Fence, resource: str) -> Fence:
 
 
 def check_forced(number: object, holder: object) -> int | Holder | None:
-    """Return what names the grant that is forced out: its number, or a holder without one; None: whoever holds the lock.
+    """Return what names the grant that is forced out: its number, or a holder without one; None: any grant.
 
     Raises:
         TypeError, ValueError: it is no fencing number, no Holder, or both were given.

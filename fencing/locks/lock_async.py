@@ -201,9 +201,7 @@ class AsyncFencedLock:
     async def force_release(self, number: int | None) -> ForcedRelease | None: ...
     @overload
     async def force_release(self, number: int | None = None, *, holder: Holder) -> ForcedRelease | None: ...
-    async def force_release(
-        self, number: int | None = None, *, holder: Holder | None = None
-    ) -> ForcedRelease | None:
+    async def force_release(self, number: int | None = None, *, holder: Holder | None = None) -> ForcedRelease | None:
         """Take the lock from its holder, shut that holder out at every guard, and free the lock.
 
         On Redis the holder may also be redis-py's own lock, or any string under the lock's key. Without guards the
