@@ -16,8 +16,8 @@ def asks_for(script: Script, request: bytes) -> bool:
 def times_run(server: RedisServer, *commands: str) -> int:
     """Return how often a server has run these commands, for clients and in scripts.
 
-    A server that the run shares counts what earlier tests still do, too: a test that compares such counts has a server
-    of its own.
+    A test that compares such counts has a server of its own. One that the run shares counts for earlier tests, too: a
+    lock that nobody got is given back once more a second later, also after its coordinator was closed.
     """
     with server.client() as client:
         stats: Any = client.info("commandstats")

@@ -193,10 +193,10 @@ def test_a_user_without_rights_is_refused_and_leaves_nothing(
     side.call(side.call(owner.acquire, resource, timeout=30).release)
     here.give(queue_of(resource), rights)
     began = time.monotonic()
-    for call in (coordinator.try_acquire, partial(coordinator.acquire, timeout=5)):
+    for call in (coordinator.try_acquire, partial(coordinator.acquire, timeout=60)):
         with pytest.raises(CoordinatorUnavailable, match=r"may not do this: see the table of rights in docs"):
             side.call(call, resource)
-    assert time.monotonic() - began < 4, "it does not wait for what will not change"
+    assert time.monotonic() - began < 30, "it does not wait for what will not change"
     assert rights == "create" or here.nodes() == []
     side.call(coordinator.close)
     side.wait_until(lambda: here.nodes() == [])
