@@ -279,9 +279,16 @@ class Coordinator(CoordinatorBase):
     def force_release(self, resource: str) -> ForcedRelease: ...
     @overload
     def force_release(self, resource: str, number: int | None) -> ForcedRelease | None: ...
-    def force_release(self, resource: str, number: int | None = None) -> ForcedRelease | None:
+    @overload
+    def force_release(self, resource: str, number: int | None = None, *, holder: Holder) -> ForcedRelease | None: ...
+    def force_release(
+        self, resource: str, number: int | None = None, *, holder: Holder | None = None
+    ) -> ForcedRelease | None:
         """Take the lock from its holder, and free it: :meth:`fencing.FencedLock.force_release`."""
-        return self.lock(resource).force_release(number)
+        lock = self.lock(resource)
+        if holder is None:
+            return lock.force_release(number)
+        return lock.force_release(number, holder=holder)
 
     def release_all(self) -> None:
         """Release the locks that are held, and stop the elections; the coordinator stays open. A signal handler may

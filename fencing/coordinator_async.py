@@ -303,9 +303,18 @@ class AsyncCoordinator(CoordinatorBase):
     async def force_release(self, resource: str) -> ForcedRelease: ...
     @overload
     async def force_release(self, resource: str, number: int | None) -> ForcedRelease | None: ...
-    async def force_release(self, resource: str, number: int | None = None) -> ForcedRelease | None:
+    @overload
+    async def force_release(
+        self, resource: str, number: int | None = None, *, holder: Holder
+    ) -> ForcedRelease | None: ...
+    async def force_release(
+        self, resource: str, number: int | None = None, *, holder: Holder | None = None
+    ) -> ForcedRelease | None:
         """Take the lock from its holder, and free it: :meth:`fencing.AsyncFencedLock.force_release`."""
-        return await self.lock(resource).force_release(number)
+        lock = self.lock(resource)
+        if holder is None:
+            return await lock.force_release(number)
+        return await lock.force_release(number, holder=holder)
 
     async def release_all(self) -> None:
         """Release the locks that are held, and stop the elections; the coordinator stays open. For a process that ends.

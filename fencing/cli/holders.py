@@ -110,13 +110,9 @@ class _Done:
 
 
 def _force_out(coordinator: Coordinator, name: str, found: Holder) -> _Done | None:
-    """Force out the grant that was shown, and no other one. A holder of another library has no number: look again."""
-    if found.number is None:
-        now = coordinator.holder(name)
-        if now is None or (now.number, now.digest) != (None, found.digest):
-            return None
+    """Force out the grant that was shown, and no other one."""
     try:
-        forced = coordinator.force_release(name, found.number)
+        forced = coordinator.force_release(name, holder=found)
     except (GuardNotEnforceable, GuardUnavailable):
         warn(f"{shown(name)} was taken from its holder and is free, but a guard does not shut the holder out, because:")
         raise

@@ -103,6 +103,83 @@ def run(
     The command gets the fence in FENCING_TOKEN and its number in FENCING_NUMBER. Its exit status is ours; others are
     64 (wrong usage), 69 (no answer), 75 (busy), 76 (lost), 78 (no URL), 126, 127, and 128 + n after signal n.
     """
+    checked = _check(
+        services,
+        command=command,
+        timeout=timeout,
+        no_wait=no_wait,
+        ttl=ttl,
+        guard=guard,
+        guard_file=guard_file,
+        grace=grace,
+        label=label,
+        shell=shell,
+        slots=slots,
+        at_least=at_least,
+        once=once,
+        elect=elect,
+        pass_env=pass_env,
+    )
+    try:
+        return _work(services, name, checked)
+    except Ended as ended:
+        return status.OF_SIGNAL + ended.number
+    except NotStarted as error:
+        return _say_why(error, error.status)
+    except OSError as error:
+        return _say_why(f"the command cannot be started: {error}; try again", status.NOT_EXECUTABLE)
+    except NotAcquired as error:
+        return _say_why(error, busy_status)
+    except LOSSES as error:
+        return _say_why(error, lost_status)
+
+
+@dataclass(frozen=True)
+class Checked:
+    """The options of a run, which fit together.
+
+    Args:
+        words: of the command.
+        timeout: seconds to wait for the lock; 0: try once; None: for ever.
+        of_lock: options of the library's lock: ttl, guards, owner.
+        once: the key that is done once, and the guard that notes it.
+        slots, at_least, elect, grace, pass_env: as they were given.
+    """
+
+    words: Sequence[str]
+    timeout: float | None
+    of_lock: dict[str, Any]
+    once: tuple[str, Any] | None
+    slots: int | None
+    at_least: float | None
+    elect: bool
+    grace: float
+    pass_env: bool
+
+
+def _check(
+    services: Services,
+    *,
+    command: list[str],
+    timeout: float | None,
+    no_wait: bool,
+    ttl: float | None,
+    guard: list[str] | None,
+    guard_file: list[Path] | None,
+    grace: float,
+    label: str | None,
+    shell: bool,
+    slots: int | None,
+    at_least: float | None,
+    once: str | None,
+    elect: bool,
+    pass_env: bool,
+) -> Checked:
+    """Return what the options mean together. It asks no service.
+
+    Raises:
+        typer.BadParameter: they do not fit together.
+    """
     if not math.isfinite(grace):
         raise typer.BadParameter("--grace is a number of seconds: after them, what is left of the command is killed")
     if no_wait and timeout is not None:
@@ -125,40 +202,42 @@ def run(
             if is_given:
                 raise typer.BadParameter(f"--elect waits and runs for ever, so it takes no {option}")
     guards = guards_of(guard, guard_file)
-    once_guard = None
+    noted = None
     if once is not None:
         url = services.named("database")
         if url is None:
             raise typer.BadParameter("--once needs a guard: pass --database URL, the database that notes what was done")
-        once_guard = guards[url] = guards.get(url) or guard_of(url)
+        guards[url] = guards.get(url) or guard_of(url)
+        noted = once, guards[url]
     given = {"ttl": ttl, "guards": list(guards.values()) or None, "owner": label}
-    options: dict[str, Any] = {each: value for each, value in given.items() if value is not None}
-    words = ["/bin/sh", "-c", *command] if shell else command
+    return Checked(
+        words=["/bin/sh", "-c", *command] if shell else command,
+        timeout=0 if no_wait else timeout,
+        of_lock={name: value for name, value in given.items() if value is not None},
+        once=noted,
+        slots=slots,
+        at_least=at_least,
+        elect=elect,
+        grace=grace,
+        pass_env=pass_env,
+    )
+
+
+def _work(services: Services, name: str, checked: Checked) -> int:
+    """Run the command under the lock, and return the exit status."""
     logging.basicConfig(format="fencing: %(message)s", level=logging.WARNING)
-    try:
-        with Signals() as signals, closing(Runner(signals, grace)) as runner, services.connect() as coordinator:
-            job = Job(runner, words, pass_env=pass_env)
-            if elect:
-                return _run_elected(coordinator, name, options, job, signals)
-            hold: Any
-            if slots is None:
-                hold = coordinator.hold(name, 0 if no_wait else timeout, at_least=at_least, **options)
-            else:
-                hold = coordinator.slots(name, slots, **options).hold(0 if no_wait else timeout, at_least=at_least)
-            with hold as lease:
-                if once is None:
-                    return job.run(lease)
-                return _run_once(once_guard, once, lease, job)
-    except Ended as ended:
-        return status.OF_SIGNAL + ended.number
-    except NotStarted as error:
-        return _say_why(error, error.status)
-    except OSError as error:
-        return _say_why(f"the command cannot be started: {error}; try again", status.NOT_EXECUTABLE)
-    except NotAcquired as error:
-        return _say_why(error, busy_status)
-    except LOSSES as error:
-        return _say_why(error, lost_status)
+    with Signals() as signals, closing(Runner(signals, checked.grace)) as runner, services.connect() as coordinator:
+        job = Job(runner, checked.words, pass_env=checked.pass_env)
+        if checked.elect:
+            return _run_elected(coordinator, name, checked.of_lock, job, signals)
+        hold: Any
+        if checked.slots is None:
+            hold = coordinator.hold(name, checked.timeout, at_least=checked.at_least, **checked.of_lock)
+        else:
+            slots = coordinator.slots(name, checked.slots, **checked.of_lock)
+            hold = slots.hold(checked.timeout, at_least=checked.at_least)
+        with hold as lease:
+            return job.run(lease) if checked.once is None else _run_once(*checked.once, lease, job)
 
 
 @dataclass
@@ -190,7 +269,7 @@ class _NotDone(Exception):
     """It rolls back the transaction that has only found out that the key is not done."""
 
 
-def _run_once(guard: Any, key: str, lease: Lease, job: Job) -> int:
+def _run_once(key: str, guard: Any, lease: Lease, job: Job) -> int:
     """Run the job unless its key is done, and note the key when it has ended with 0, under the guard."""
     try:
         with guard.begin(lease, once=key):
@@ -243,7 +322,7 @@ class _Last(BaseException):
         super().__init__(its_status)
 
 
-def _run_elected(coordinator: Coordinator, name: str, options: dict[str, Any], job: Job, signals: Signals) -> int:
+def _run_elected(coordinator: Coordinator, name: str, of_lock: dict[str, Any], job: Job, signals: Signals) -> int:
     """Run the job in each term, until a signal ends it. Return the status of its last run."""
 
     def lead(lease: Lease) -> None:
@@ -257,6 +336,7 @@ def _run_elected(coordinator: Coordinator, name: str, options: dict[str, Any], j
         _say_why(f"the command has ended with status {its_status}; this replica campaigns again", 0)
         signals.raise_again()
 
+    options = dict(of_lock)
     try:
         coordinator.election(name, value=options.pop("owner", None), **options).run(lead)
     except _Last as last:

@@ -17,7 +17,7 @@ from sqlalchemy import create_engine
 from examples.servers import FakeClock, PostgresServer, start_mariadb, start_postgres
 from examples.servers.postgres import start_standby
 from fencing import SQLCoordinator
-from fencing.cli.doctor import databases
+from fencing.cli.doctor import sqlite as doctor_of_sqlite
 from storage_guards import SQLAlchemyGuard
 from storage_guards.sql.text_functions import functions_of_texts
 from tests.support.commands import fencing
@@ -255,13 +255,13 @@ def test_a_file_of_sqlite(tmp_path: Path) -> None:
 
 
 def test_modes_and_places_of_sqlite() -> None:
-    assert {mode: next(databases.journal(mode)).level for mode in ("wal", "delete", "off", "memory")} == {
+    assert {mode: next(doctor_of_sqlite.journal(mode)).level for mode in ("wal", "delete", "off", "memory")} == {
         "wal": "ok",
         "delete": "ok",
         "off": "wrong",
         "memory": "wrong",
     }
-    [finding] = databases.file_system("/proc/self/status")  # a file system on which nothing is known of locks
+    [finding] = doctor_of_sqlite.file_system("/proc/self/status")  # a file system on which nothing is known of locks
     assert finding.level == "warning"
 
 

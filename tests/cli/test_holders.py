@@ -18,11 +18,11 @@ from examples.servers import RedisServer
 from fencing import Coordinator, Holder, LeaseLost, RedisCoordinator, StaleFence, connect
 from fencing.cli.display import duration, seconds_of, shown, stamp
 from fencing.cli.holders import MOST_FREE, _changes, _facts, _picture, _say_event, _Seen, as_json
-from fencing.kernel.fence import new_token
+from fencing.kernel.fence import digest_of, new_token
 from fencing.redis.keys import keys_of
 from tests.support import wait_until
 from tests.support.commands import COMMAND, END, Command, environment, fencing, guard_on, in_terminal
-from tests.support.fixtures import RedisFactory
+from tests.support.fixtures import ProxyFactory, RedisFactory
 
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 KEYS = {"owner", "number", "held_for", "remaining", "expires", "released", "waiting"}
@@ -286,6 +286,23 @@ def test_a_holder_of_another_library_may_be_followed_by_one_of_ours(
         assert "has changed hands meanwhile" in "".join(lines_of(terminal))
         assert terminal.exitstatus == 1
         later.renew()
+
+
+@pytest.mark.thorough
+def test_a_holder_of_another_library_may_change_while_the_request_is_under_way(
+    any_redis: RedisServer, proxy: ProxyFactory
+) -> None:
+    other_library, network = any_redis.client(), proxy(any_redis)
+    other_library.set("a", "its token", px=60_000)
+    terminal = in_terminal("free", "a", "--redis", network.url(any_redis.url))
+    terminal.expect("held by another library")
+    late = network.hold_request_when(lambda request: digest_of("its token").encode() in request)
+    terminal.sendline("y")
+    assert late.wait(60)
+    other_library.set("a", "its next token", px=60_000)
+    network.restore()
+    assert "has changed hands meanwhile" in "".join(lines_of(terminal))
+    assert (terminal.exitstatus, other_library.get("a")) == (1, b"its next token")
 
 
 class Watch:

@@ -687,6 +687,14 @@ def test_a_forced_release_of_a_grant_that_has_ended_does_nothing(steps: Stepper)
     assert len(calls_of(steps, "force_release")) == 1
 
 
+def test_a_forced_release_of_another_librarys_lock_names_it(steps: Stepper) -> None:
+    foreign, other = ([*HELD_BY_ME[:3], b"", b"", digest, b""] for digest in (b"5eed", b"07he"))
+    seen = Holder(None, None, None, 0.5, digest="5eed")
+    for answers in ([[b"free"]], [HELD_BY_ME], [other], [foreign, GONE, other]):
+        assert steps.run(plans.force_release(steps.redis, "r", SETTINGS, seen), *answers) is None
+    assert [call.args[-1] for call in calls_of(steps, "force_release")] == ["5eed"]
+
+
 def test_a_forced_release_of_a_lock_that_keeps_changing_hands_gives_up(steps: Stepper) -> None:
     steps.otherwise = GONE
     steps.redis.plan_holder = lambda *_, **__: plan_described()  # type: ignore[method-assign]
