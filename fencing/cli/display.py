@@ -79,7 +79,9 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    made = Table(*headers, box=None, pad_edge=False, header_style="bold")
+    made = Table(box=None, pad_edge=False, header_style="bold")
+    for header in headers:
+        made.add_column(header, no_wrap=header == "NUMBER")  # people copy it
     for row in rows:
         made.add_row(*(Text(shown(cell), overflow="fold") for cell in row))
     return made

@@ -59,8 +59,11 @@ def list_(services: Services, pattern: Pattern = "*", json: Json = False) -> int
             say_json([as_json(each, name) for name, each in found])
         else:
             say_rows(
-                ("NAME", "HOLDER", "NUMBER", "HELD FOR", "FREES ITSELF"),
-                ((name, _owner(each), _number(each), _held_for(each), _frees_itself(each)) for name, each in found),
+                ("NAME", "HOLDER", "NUMBER", "HELD FOR", "FREES ITSELF", "WAITING"),
+                (
+                    (name, _owner(each), _number(each), _held_for(each), _frees_itself(each), _waiting(each))
+                    for name, each in found
+                ),
             )
     return 0
 
@@ -247,7 +250,8 @@ def _say_event(event: Event, name: str, seen: _Seen | None) -> None:
         return
     details = f"hand-offs: {seen.hand_offs}"
     if seen.holder is not None:
-        details = f"by {_owner(seen.holder)}, number {_number(seen.holder)}, for {_held_for(seen.holder)}, {details}"
+        facts = f"by {_owner(seen.holder)}, number {_number(seen.holder)}, for {_held_for(seen.holder)}"
+        details = f"{facts}, waiting: {_waiting(seen.holder)}, {details}"
     say(f"{stamp()} {shown(name)} {event}, {details}")
 
 
@@ -267,14 +271,14 @@ def _picture(pattern: str, seen: dict[str, _Seen], unanswered: list[str]) -> Any
     held = sorted((name, each) for name, each in seen.items() if each.holder is not None)
     free = [(name, each) for name, each in reversed(seen.items()) if each.holder is None]
     rows = [
-        (name, _owner(each.holder), _number(each.holder), _held_for(each.holder), each.hand_offs)
+        (name, _owner(each.holder), _number(each.holder), _held_for(each.holder), _waiting(each.holder), each.hand_offs)
         if each.holder is not None
-        else (name, "free", "", "", each.hand_offs)
+        else (name, "free", "", "", "", each.hand_offs)
         for name, each in (*held, *free)
     ]
     line = f"{stamp()}  {len(held)} held of {shown(pattern)}  Ctrl-C ends"
     errors = [Text(f"no answer: {shown(error)}") for error in unanswered]
-    return Group(Text(line), *errors, table(("NAME", "HOLDER", "NUMBER", "HELD FOR", "HAND-OFFS"), rows))
+    return Group(Text(line), *errors, table(("NAME", "HOLDER", "NUMBER", "HELD FOR", "WAITING", "HAND-OFFS"), rows))
 
 
 def _pause(seconds: float) -> None:
@@ -297,12 +301,18 @@ def as_json(holder: Holder, name: str | None = None) -> dict[str, object]:
         "remaining": holder.remaining,
         "expires": holder.expires,
         "released": holder.released,
+        "waiting": holder.waiting,
     }
     return document if name is None else {"name": name, **document}
 
 
 def _facts(holder: Holder) -> list[tuple[str, str]]:
-    facts = [("number", _number(holder)), ("held for", _held_for(holder)), ("frees itself", _frees_itself(holder))]
+    facts = [
+        ("number", _number(holder)),
+        ("held for", _held_for(holder)),
+        ("frees itself", _frees_itself(holder)),
+        ("waiting", _waiting(holder)),
+    ]
     return [*facts, ("released", "yes, and kept for at_least")] if holder.released else facts
 
 
@@ -316,6 +326,10 @@ def _number(holder: Holder) -> str:
 
 def _held_for(holder: Holder) -> str:
     return "not known" if holder.held_for is None else duration(holder.held_for)
+
+
+def _waiting(holder: Holder) -> str:
+    return "not known" if holder.waiting is None else str(holder.waiting)
 
 
 def _frees_itself(holder: Holder) -> str:

@@ -117,6 +117,10 @@ class Reply(NamedTuple):
             for each in found
         ]
 
+    def count(self, step: int) -> int:
+        """Return how many keys are in the range of a step, whatever its limit."""
+        return int(self.message["responses"][step]["response_range"].get("count", 0))
+
     def first_key(self, step: int) -> Key | None:
         """Return the first key that a step has read; None: there is none."""
         found = self.keys(step)

@@ -184,7 +184,9 @@ class LockTable:
         if held is None:
             return None
         remaining = None if held.expires_at == math.inf else held.expires_at - now
-        return Holder(held.owner, held.number, now - held.granted_at, remaining, released=held.is_released)
+        waiting = sum(until > now for until in self._waiting.get(resource, {}).values())
+        held_for = now - held.granted_at
+        return Holder(held.owner, held.number, held_for, remaining, released=held.is_released, waiting=waiting)
 
     def _holders(self, now: float, pattern: Pattern) -> list[tuple[str, Holder]]:
         found = [(resource, self._holder(now, resource)) for resource in self._held if pattern.matches(resource)]

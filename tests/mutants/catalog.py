@@ -2721,9 +2721,30 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a-lock-that-is-released-and-stays-is-not-shown-as-such",
         "fencing/redis/lua/holder.lua",
-        "digest_of(token), released or ''}",
-        "digest_of(token), ''}",
+        "digest_of(token), released or '', waiting}",
+        "digest_of(token), '', waiting}",
         ("tests/redis/test_versions.py::test_a_holder_that_has_released_and_stays_is_shown[sync]",),
+    ),
+    Mutant(
+        "a-queue-that-cannot-be-read-hides-the-holder",
+        "fencing/redis/lua/holder.lua",
+        "redis.pcall('ZCARD', KEYS[3])",
+        "redis.call('ZCARD', KEYS[3])",
+        ("tests/redis/test_holders.py::test_a_queue_that_cannot_be_read_leaves_the_rest_of_the_answer[sync]",),
+    ),
+    Mutant(
+        "a-queue-that-cannot-be-read-has-minus-one-waiter",
+        "fencing/redis/plans.py",
+        "return number if number >= 0 else None",
+        "return number",
+        ("tests/redis/test_holders.py::test_a_queue_that_cannot_be_read_leaves_the_rest_of_the_answer[sync]",),
+    ),
+    Mutant(
+        "a-waiter-in-memory-that-died-is-shown",
+        "fencing/memory/table.py",
+        "waiting = sum(until > now for until in self._waiting.get(resource, {}).values())",
+        "waiting = len(self._waiting.get(resource, {}))",
+        ("tests/locks/test_max_waiters.py::test_holder_tells_how_many_wait[sync]",),
     ),
     Mutant(
         "a-renewal-overwrites-the-counter-of-a-newer-version",
@@ -2797,6 +2818,13 @@ MUTANTS: tuple[Mutant, ...] = (
         'return resource if name.startswith(queue_of(resource)) else ""',
         "return resource",
         ("tests/etcd/test_holders.py::test_keys_of_other_programs_are_listed_under_the_lock_that_they_block[sync]",),
+    ),
+    Mutant(
+        "the-holder-at-etcd-waits-for-itself",
+        "fencing/etcd/reading.py",
+        "answer.value.count(0) - 1",
+        "answer.value.count(0)",
+        ("tests/etcd/test_holders.py::test_how_many_wait_is_told[sync]",),
     ),
     Mutant(
         "an-old-lease-of-etcd-serves-more-locks",

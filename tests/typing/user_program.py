@@ -149,6 +149,7 @@ def work() -> int:
         for resource, holder in coordinator.holders("orders:*"):
             assert_type(resource, str)
             assert_type(holder, Holder)
+            assert_type(holder.waiting, int | None)
 
         @coordinator.locked("orders:{number}", timeout=5)
         def ship(lease: Lease, number: int, urgent: bool = False) -> str:
