@@ -175,7 +175,7 @@ def test_enforce_and_unenforce(postgres_url: str) -> None:
         with roles.as_app() as app:
             app.execute("INSERT INTO orders VALUES (1)")
             refused = fencing(*enforce, roles.owner)
-            assert (refused.returncode, refused.stdout) == (69, "")
+            assert (refused.returncode, refused.stdout) == (78, "")
             assert "cannot be enforced against the role" in refused.stderr
             assert fencing(*enforce, roles.app).returncode == 0
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
