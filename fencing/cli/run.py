@@ -101,9 +101,9 @@ def run(
 
     Such as: fencing run report --timeout 5 -- make report
 
-    The command gets the fence in FENCING_TOKEN and its number in FENCING_NUMBER. Its exit status is ours; others are
-    64 (wrong usage), 69 (no answer), 75 (busy), 76 (lost), 78 (no URL, or the service refuses us), 126, 127, and
-    128 + n after signal n.
+    The command gets the fence in FENCING_TOKEN and its number in FENCING_NUMBER. Its exit status is ours. Others are
+    64 (wrong usage), 69 (no answer), 75 (busy), 76 (lost), 78 (no URL, or refused), 126, 127, and 128 + n after signal
+    n.
     """
     checked = _check(
         services,
