@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal, Never, Self, Unpack, overload
 from fencing.kernel.effects import run
 from fencing.kernel.errors import FencingError
 from fencing.kernel.fence import Fence
+from fencing.kernel.patterns import Pattern
 from fencing.locks import plans
 from fencing.locks.arguments import check_adoptable, without_reentrant
 from fencing.locks.backend import Backend, ForcedRelease, Holder
@@ -24,7 +25,7 @@ from fencing.locks.give_back import GiveBack, log_unreleased
 from fencing.locks.hold import Hold
 from fencing.locks.hold_several import HoldAll
 from fencing.locks.lease import Lease
-from fencing.locks.listing import Pattern, check_listing, plan_page
+from fencing.locks.listing import check_listing, plan_page
 from fencing.locks.lock import FencedLock
 from fencing.locks.locked import MOST_NAMES, Busy, Decorator, check_busy, check_template, locked
 from fencing.locks.renewal import Renewal

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal, Never, Self, Unpack, overload
 from fencing.kernel.effects import require_asyncio, run_async
 from fencing.kernel.errors import FencingError
 from fencing.kernel.fence import Fence
+from fencing.kernel.patterns import Pattern
 from fencing.locks import plans
 from fencing.locks.arguments import check_adoptable, without_reentrant
 from fencing.locks.backend import Backend, ForcedRelease, Holder
@@ -24,7 +25,7 @@ from fencing.locks.give_back import AsyncGiveBack, log_unreleased
 from fencing.locks.hold_async import AsyncHold
 from fencing.locks.hold_several_async import AsyncHoldAll
 from fencing.locks.lease_async import AsyncLease
-from fencing.locks.listing import Pattern, check_listing, plan_page
+from fencing.locks.listing import check_listing, plan_page
 from fencing.locks.lock_async import AsyncFencedLock
 from fencing.locks.locked import MOST_NAMES, AsyncDecorator, Busy, check_busy, check_template, locked_async
 from fencing.locks.renewal import AsyncRenewal

@@ -10,23 +10,11 @@ from typing import Annotated
 
 import typer
 
-from fencing import (
-    CoordinatorUnavailable,
-    GuardNotEnforceable,
-    GuardUnavailable,
-    LeaseLost,
-    MarkImplausible,
-    NotAcquired,
-    OutcomeUnknown,
-    StaleFence,
-    TooOld,
-    UnclaimedFence,
-)
 from fencing.cli import databases, holders, objects, status
 from fencing.cli import run as running
 from fencing.cli.doctor import command as doctors
 from fencing.cli.output import ClosedPipe, say, warn
-from fencing.cli.services import NoUrl, takes_services
+from fencing.cli.services import takes_services
 
 app = typer.Typer(
     name="fencing",
@@ -34,19 +22,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-
-STATUS_OF = (
-    (NoUrl, status.CONFIG),
-    (NotAcquired, status.BUSY),
-    ((LeaseLost, StaleFence, UnclaimedFence), status.LOST),
-    (
-        (CoordinatorUnavailable, GuardUnavailable, GuardNotEnforceable, OutcomeUnknown, MarkImplausible),
-        status.UNAVAILABLE,
-    ),
-    ((TypeError, ValueError, TooOld), status.USAGE),
-    (ModuleNotFoundError, status.UNAVAILABLE),
-)
-"""The exit status of an error that a command has raised. The message of each says what to do."""
 
 
 def _print_version(wanted: bool) -> None:
@@ -122,11 +97,9 @@ def run(arguments: list[str] | None = None) -> int:
         return status.IO_ERROR
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) and ended.code != _EPIPE_IN_TYPER else _end_unread()
-    except Exception as error:
-        for kinds, its_status in STATUS_OF:
-            if isinstance(error, kinds):
-                hint = "; fencing create-tables URL does that" if "create_tables()" in str(error) else ""
-                warn(f"{error}{hint}")
-                return its_status
-        raise
+    except Exception as error:  # noqa: BLE001 - status.of() raises it again if it is a fault of ours
+        its_status = status.of(error)
+        hint = "; fencing create-tables URL does that" if "create_tables()" in str(error) else ""
+        warn(f"{error}{hint}")
+        return its_status
     return result if isinstance(result, int) else 0

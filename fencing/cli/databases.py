@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -13,7 +11,6 @@ from fencing import GuardNotEnforceable, __version__
 from fencing.cli import status
 from fencing.cli.display import progress, say_rows, seconds_of, shown, stamp, url_of
 from fencing.cli.output import say, say_json
-from fencing.locks.listing import Pattern
 from fencing.locks.urls import redacted, scheme_of
 
 Url = Annotated[
@@ -22,9 +19,6 @@ Url = Annotated[
 Schema = Annotated[str | None, typer.Option("--schema", help="Of the mark table, where there are several.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document: see docs/operations/command-line.md.")]
 Table = Annotated[str, typer.Argument(metavar="TABLE", help="As in SQL: orders, shop.orders.")]
-
-PAGE = 1000
-"""How many marks one request reads."""
 
 
 class Owner(StrEnum):
@@ -41,13 +35,24 @@ def marks(
     json: Json = False,
 ) -> int:
     """List the marks of a database: the newest fence that was claimed for each name."""
-    found = _marks(_guard_of(url, schema), Pattern(pattern))
+    found = _guard_of(url, schema).marks(pattern)
     if json:
-        say_json(list(found))
+        say_json(
+            [
+                {
+                    "name": each.resource,
+                    "number": each.mark.number,
+                    "seq": each.mark.seq,
+                    "readers": each.mark.readers,
+                    "claimed_at": stamp(each.claimed_at),
+                }
+                for each in found
+            ]
+        )
     else:
         say_rows(
             ("NAME", "NUMBER", "WRITES", "CLAIMED"),
-            ((each["name"], each["number"], each["seq"], each["claimed_at"]) for each in found),
+            ((each.resource, each.mark.number, each.mark.seq, stamp(each.claimed_at)) for each in found),
         )
     return 0
 
@@ -178,8 +183,7 @@ def sql(
             f"through a guard"
         )
     guard = _guard_of(url, schema)
-    located = _work(guard, guard._marks.locate)
-    say(functions_of_texts(located.schema, is_named=True, made_by=made_by))
+    say(functions_of_texts(_schema_of(guard), is_named=True, made_by=made_by))
     return 0
 
 
@@ -202,42 +206,12 @@ def _guard_of(text: str, schema: str | None) -> Any:
     return SQLAlchemyGuard(engine_of(_checked(text), asynchronous=False), schema=schema)
 
 
-def _work(guard: Any, work: Callable[[Any], Any]) -> Any:
-    """Do some work in a transaction of its own that is rolled back, as ``verify`` does."""
+def _schema_of(guard: Any) -> str:
+    """Return the schema of the mark table, which the guard looks up in a transaction that is rolled back."""
     from storage_guards.sql.base import Operation
 
-    def inside(connection: Any) -> Any:
+    def read(connection: Any) -> str:
         with guard._marks.rolled_back(connection, guard._timeout):
-            return work(connection)
+            return str(guard._marks.locate(connection).schema)
 
-    return guard._operate(Operation(guard._errors(), inside))
-
-
-def _marks(guard: Any, pattern: Pattern) -> Iterator[dict[str, Any]]:
-    """Read the marks in the order of their names, page by page: no transaction lasts."""
-    from sqlalchemy import text
-
-    from storage_guards.sql.outcome import FLOOR
-
-    def page(connection: Any) -> list[Any]:
-        table = guard._marks.locate(connection).table
-        statement = text(
-            f"SELECT resource, number, seq, readers, claimed_at FROM {table} "
-            f"WHERE resource > :after ORDER BY resource LIMIT {PAGE}"
-        )
-        return list(connection.execute(statement, {"after": after}))
-
-    after: Any = b"" if guard._marks.database == "mysql" else ""
-    while found := _work(guard, page):
-        for resource, number, seq, readers, claimed_at in found:
-            name = resource.decode() if isinstance(resource, bytes) else resource
-            if name != FLOOR and pattern.matches(name):
-                moment = claimed_at if isinstance(claimed_at, datetime) else datetime.fromisoformat(claimed_at)
-                yield {
-                    "name": name,
-                    "number": int(number),
-                    "seq": int(seq),
-                    "readers": int(readers),
-                    "claimed_at": stamp(moment),
-                }
-        after = found[-1][0]
+    return str(guard._operate(Operation(guard._errors(), read)))

@@ -18,6 +18,7 @@ import typer
 from fencing import (
     AlreadyDone,
     Coordinator,
+    GuardNotEnforceable,
     GuardUnavailable,
     Lease,
     LeaseLost,
@@ -100,8 +101,9 @@ def run(
 
     Such as: fencing run report --timeout 5 -- make report
 
-    The command gets the fence in FENCING_TOKEN and its number in FENCING_NUMBER. Its exit status is ours; others are
-    64 (wrong usage), 69 (no answer), 75 (busy), 76 (lost), 78 (no URL), 126, 127, and 128 + n after signal n.
+    The command gets the fence in FENCING_TOKEN and its number in FENCING_NUMBER. Its exit status is ours. Others are
+    64 (wrong usage), 69 (no answer), 75 (busy), 76 (lost), 78 (no URL, or refused), 126, 127, and 128 + n after signal
+    n.
     """
     checked = _check(
         services,
@@ -283,9 +285,9 @@ def _run_once(key: str, guard: Any, lease: Lease, job: Job) -> int:
         return its_status
     try:
         has_run_twice = _note(guard, key, lease)
-    except (GuardUnavailable, OutcomeUnknown) as error:
+    except (GuardUnavailable, OutcomeUnknown, GuardNotEnforceable) as error:
         text = f"the command has ended with 0, but it could not be noted that {key!r} is done, so it may run again"
-        return _say_why(f"{text}: {error}", status.UNAVAILABLE)
+        return _say_why(f"{text}: {error}", status.of(error))
     if has_run_twice:
         _say_why(f"{key!r} was done while the command ran: it ran twice; look at what both have done", 0)
     return 0

@@ -11,8 +11,8 @@ from fencing.etcd.layout import LOCKS, WAITING, forced_key, number_of, queue_of,
 from fencing.etcd.requests import EtcdRequests
 from fencing.kernel.effects import Plan
 from fencing.kernel.fence import Fence
+from fencing.kernel.patterns import Pattern
 from fencing.locks.backend import Holder
-from fencing.locks.listing import Pattern
 from fencing.locks.settings import Settings
 
 PAGE_KEYS = 200

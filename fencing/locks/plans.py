@@ -498,7 +498,9 @@ def adopt(backend: Backend, fence: Fence, settings: Settings, lease: Callable[[G
             taking.over()
             remember_adoption(backend, adopted, token)
             text = f"{error}; nothing was freed: adopt the same fence again with this coordinator, within its ttl"
-            raise CoordinatorUnavailable(text, resource=error.resource, address=error.address) from error
+            raise CoordinatorUnavailable(
+                text, resource=error.resource, address=error.address, refused=error.refused
+            ) from error
         backend.adoptions.pop(adopted, None)
         if grant is None:
             taking.over()

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from fencing.kernel import process
+from fencing.kernel.patterns import Pattern
 from fencing.kernel.waking import safe_lock
 from fencing.locks.backend import Holder, Taken, next_number
-from fencing.locks.listing import Pattern
 
 WAITER_SECONDS = 5.0
 """How long a waiter counts that does not ask again. It does every 0.2 seconds."""

@@ -11,10 +11,10 @@ from typing import Any, ClassVar, Literal, NamedTuple
 from fencing.kernel.effects import GiveWay, Plan, Shielded
 from fencing.kernel.errors import CoordinatorUnavailable, KeptBy, MarkImplausible
 from fencing.kernel.fence import Fence, new_token
+from fencing.kernel.patterns import Pattern
 from fencing.kernel.retry import LEAST_SECONDS, Answer, NoReply
 from fencing.locks.backend import Backend, Holder, Taken
 from fencing.locks.holding import Grant, GrantOrFence
-from fencing.locks.listing import Pattern
 from fencing.locks.settings import Settings
 from fencing.locks.waiting import Enlist, Leave, WaiterPlace
 from fencing.redis.calls import (

@@ -8,8 +8,8 @@ from hashlib import sha256
 from typing import Any
 
 from fencing.kernel.effects import Plan
+from fencing.kernel.patterns import Pattern
 from fencing.locks.backend import Holder
-from fencing.locks.listing import Pattern
 from fencing.locks.settings import Settings
 from fencing.zookeeper.calls import children, is_missing, read, sync
 from fencing.zookeeper.layout import LOCKS, Node, nodes_of, number_of, queue_of, record_of, resource_of

@@ -13,8 +13,6 @@ from sqlalchemy import create_engine, text
 
 from examples.servers import RedisServer, S3Server
 from fencing import Fence, RedisCoordinator
-from fencing.cli import databases
-from fencing.locks.listing import Pattern
 from storage_guards import ObjectStoreGuard
 from tests.support.commands import END, fencing, guard_on, in_terminal
 from tests.support.enforced import dsn, two_roles
@@ -41,15 +39,6 @@ def database(request: pytest.FixtureRequest) -> str:
     with guard_on(url) as guard:
         guard.create_tables()
     return url
-
-
-def test_marks_are_read_page_by_page(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = [f"orders:{number}" for number in range(5)]
-    monkeypatch.setattr(databases, "PAGE", 2)
-    with guard_on(file) as guard:
-        guard.claim(*map(fence, names))
-        assert [each["name"] for each in databases._marks(guard, Pattern("*"))] == names
-        assert [each["name"] for each in databases._marks(guard, Pattern("*:3"))] == ["orders:3"]
 
 
 @pytest.mark.thorough
@@ -175,7 +164,7 @@ def test_enforce_and_unenforce(postgres_url: str) -> None:
         with roles.as_app() as app:
             app.execute("INSERT INTO orders VALUES (1)")
             refused = fencing(*enforce, roles.owner)
-            assert (refused.returncode, refused.stdout) == (69, "")
+            assert (refused.returncode, refused.stdout) == (78, "")
             assert "cannot be enforced against the role" in refused.stderr
             assert fencing(*enforce, roles.app).returncode == 0
             with pytest.raises(psycopg.errors.InsufficientPrivilege):

@@ -113,7 +113,7 @@ def test_free_says_that_a_guard_does_not_shut_the_holder_out(command: Command, t
     locks, data = f"sqlite:///{tmp_path}/locks.db", f"sqlite:///{tmp_path}/data.db"
     with fencing_library.connect(locks) as coordinator, coordinator.hold("x") as lease:
         done = command("free", "x", "--yes", "--coordinator", locks, "--guard", data)
-        assert done.returncode == 69
+        assert done.returncode == 78
         assert "x was taken from its holder and is free, but a guard does not shut the holder out" in done.stderr
         assert "fencing create-tables URL does that" in done.stderr
         assert coordinator.holder("x") is None
@@ -137,7 +137,7 @@ def test_help_and_version() -> None:
 def test_without_the_extra_it_is_named() -> None:
     program = "import sys; sys.modules['typer'] = None; from fencing.cli import main; sys.exit(main())"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert done.returncode == 69
+    assert done.returncode == 78
     assert "install fencing with the extra [cli]" in done.stderr
 
 

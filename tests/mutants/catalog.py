@@ -1570,8 +1570,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a-forced-release-that-is-repeated-shuts-nobody-out",
         "fencing/locks/plans.py",
-        "(not settings.guards if former is None else former.number != number)",
-        "(former is None or former.number != number)",
+        "(not settings.guards if former is None else not _is(former, only))",
+        "(former is None or not _is(former, only))",
         (
             "tests/locks/test_forced_release.py::test_the_error_of_a_guard_says_to_repeat_it_and_that_shuts_the_holder_out",
         ),

@@ -78,7 +78,11 @@ ROOMS = {
             ("redis_server", (), "redis"),
             ("redlock", (), "redis"),
             ("rights", (), "redis"),
-            ("databases", ("fencing.sql", "storage_guards"), "sqlalchemy"),
+            ("databases", ("fencing.sql",), "sqlalchemy"),
+            ("sql", ("fencing.sql", "storage_guards"), "sqlalchemy"),
+            ("postgresql", (), "sqlalchemy"),
+            ("mysql", (), "sqlalchemy"),
+            ("sqlite", ("storage_guards.files.systems",), "sqlalchemy"),
             ("stores", ("storage_guards",), "obstore"),
             ("etcd", ("fencing.etcd.urls",), "httptools"),
             ("zookeeper", ("fencing.zookeeper.session", "fencing.zookeeper.urls"), "kazoo"),
@@ -352,7 +356,8 @@ def test_an_import_brings_only_what_it_needs(imported: str, absent: set[str]) ->
 
 
 LOADED_FOR_A_LOCK_ON_REDIS = {
-    "fencing.kernel": "admission effects errors fence guard interruptions lending loop_thread opening process quirks"
+    "fencing.kernel": "admission effects errors fence guard interruptions lending loop_thread opening patterns process"
+    " quirks"
     " retry timer waking workers",
     "fencing.locks": "any_slot arguments backend callbacks capabilities causes clients coordinator give_back grid"
     " hold hold_several holding lanes lease listing lock locked long_waits plans pulse reclaim reentrant renewal"
