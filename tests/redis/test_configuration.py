@@ -83,7 +83,7 @@ def test_no_warning_where_nothing_is_evicted_or_told(
         side.call(side.call(side.coordinator(client).acquire, "r").release)
     finally:
         admin.execute_command("ACL DELUSER silent")
-    assert not caplog.records
+    assert not [record for record in caplog.records if "evict" in record.getMessage()]
 
 
 @pytest.mark.parametrize("lacks", ["-eval -evalsha", "-set", "resetkeys"])

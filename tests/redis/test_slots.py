@@ -94,7 +94,7 @@ def test_a_request_that_is_interrupted_leaves_no_slot_taken(any_redis: RedisServ
     before = signal.signal(signal.SIGUSR1, handle)
     try:
         with RedisCoordinator(Side(False).client(through.url(any_redis.url)), ttl=60) as coordinator:
-            coordinator.acquire("warm").release()
+            coordinator.slots("warm", 3).acquire().release()
             through.hold_reply_when(lambda request: asks_for(ACQUIRE_ANY, request))
 
             def interrupt() -> None:
@@ -138,7 +138,7 @@ def test_a_request_that_is_never_answered_is_given_back_in_each_slot() -> None:
 def test_a_task_that_is_cancelled_leaves_no_slot_taken(any_redis: RedisServer, proxy: ProxyFactory) -> None:
     side, through = Side(True), proxy(any_redis)
     coordinator = side.coordinator(through.url(any_redis.url), ttl=60)
-    side.call(side.call(coordinator.acquire, "warm").release)
+    side.call(side.call(coordinator.slots("warm", 3).acquire).release)
     through.hold_reply_when(lambda request: asks_for(ACQUIRE_ANY, request))
 
     async def story() -> None:
