@@ -1,6 +1,6 @@
 """The rules of `fencing run` and `fencing free` whose loss would hurt, in this process, so that they cost little.
 
-A command and a test meet at two pipes: the command opens the first one, and waits until the other one is opened.
+A command and a test wait for each other: the command writes into one pipe, and reads from another one.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from tests.support.commands import Command, guard_on
 SOON = 60.0
 """Seconds: a limit of the test. What is right takes much less."""
 
-MEET = "echo here > /dev/fd/{there}; read x < /dev/fd/{go}"
-"""What a command does to meet the test. What it starts has the first pipe, too."""
+WAIT = "echo here > /dev/fd/{there}; read x < /dev/fd/{go}"
+"""What a command does first. What it starts has the first pipe, too."""
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def run_with(
             ours.remove(descriptor)
             os.close(descriptor)
 
-    def meet() -> str:
+    def accompany() -> str:
         with open(there, encoding="utf-8") as lines:
             if lines.readline():  # it has started
                 close(its_there)
@@ -66,9 +66,9 @@ def run_with(
                     os.write(go, b"go\n")
             return lines.read()
 
-    words = ["run", "a", *options, "--", "sh", "-c", f"{MEET}; {then}".format(there=its_there, go=its_go)]
+    words = ["run", "a", *options, "--", "sh", "-c", f"{WAIT}; {then}".format(there=its_there, go=its_go)]
     with ThreadPoolExecutor(1) as pool:
-        met = pool.submit(meet)
+        met = pool.submit(accompany)
         try:
             return command(*words), met.result(SOON)
         finally:
