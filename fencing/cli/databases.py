@@ -200,10 +200,13 @@ def _checked(text: str) -> str:
 
 
 def _guard_of(text: str, schema: str | None) -> Any:
+    from sqlalchemy import NullPool
+
     from fencing.sql.urls import engine_of
     from storage_guards import SQLAlchemyGuard
 
-    return SQLAlchemyGuard(engine_of(_checked(text), asynchronous=False), schema=schema)
+    # No connection is left open when the command ends.
+    return SQLAlchemyGuard(engine_of(_checked(text), asynchronous=False, poolclass=NullPool), schema=schema)
 
 
 def _schema_of(guard: Any) -> str:

@@ -24,12 +24,13 @@ def connect(url: str, coordinator: Any, options: dict[str, Any], *, asynchronous
     return coordinator(engine_of(url, asynchronous=asynchronous), **options)
 
 
-def engine_of(url: str, *, asynchronous: bool) -> Any:
+def engine_of(url: str, *, asynchronous: bool, **options: Any) -> Any:
     """Return the engine of a URL.
 
     Args:
         url: as SQLAlchemy has it. A scheme without a driver gets psycopg, PyMySQL or aiomysql, sqlite3 or aiosqlite.
         asynchronous: whether it is an AsyncEngine.
+        options: of the engine.
 
     Raises:
         TypeError, ValueError: the URL is wrong.
@@ -41,7 +42,7 @@ def engine_of(url: str, *, asynchronous: bool) -> Any:
         named = parsed.set(drivername=_DRIVERS[scheme][asynchronous] if scheme in _DRIVERS else scheme)
         if named.get_backend_name() != "sqlite" and not named.database:
             raise ValueError(f"{redacted(url)!r} names no database: {scheme}://user@host/database")
-        return create_async_engine(named) if asynchronous else create_engine(named)
+        return create_async_engine(named, **options) if asynchronous else create_engine(named, **options)
     except (ArgumentError, NoSuchModuleError) as error:
         raise ValueError(_no_url(url)) from error
 

@@ -90,11 +90,13 @@ def user_of(server: RedisServer, *commands: str) -> Iterator[str]:
 
 
 @pytest.mark.thorough
-def test_a_redis_that_refuses_us(command: Command, any_redis: RedisServer) -> None:
+def test_a_redis_that_refuses_us(command: Command, any_redis: RedisServer, tmp_path: Path) -> None:
     with user_of(any_redis, "-eval", "-evalsha", "-scan") as url:
         refuses(command, url, by="has no permissions")
         refuses(command, as_account(url, "limited", "other"), by="refused the credentials")
-        held = command("run", "a", "--database", "sqlite://", "--guard", url, "--no-wait", "--", "false")
+        held = command(
+            "run", "a", "--database", f"sqlite:///{tmp_path}/locks.db", "--guard", url, "--no-wait", "--", "false"
+        )
         assert held.returncode == 78
 
 
