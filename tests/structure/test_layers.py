@@ -159,7 +159,7 @@ ROOMS = {
     "fencing.sql.coordinator_async": Room((*BACKEND, "fencing.sql"), ("sqlalchemy",)),
     "fencing.sql.listener": Room((KERNEL, "fencing.sql", "fencing.locks.waiting"), ("sqlalchemy",)),
     "fencing.sql.listener_async": Room((KERNEL, "fencing.sql", "fencing.locks.waiting"), ("sqlalchemy",)),
-    "fencing.sql.urls": Room((KERNEL, "fencing.locks.urls"), ("sqlalchemy",)),
+    "fencing.sql.urls": Room((KERNEL, "fencing.locks.urls"), ("sqlalchemy", "psycopg")),
     "fencing.sql.waiters": Room((KERNEL, "fencing.locks.waiting")),
     "fencing.sql.notifications": Room(),
     "fencing.sql.errors": Room(),
