@@ -5,20 +5,24 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
+from functools import partial
 from typing import Any
 
-from sqlalchemy import Connection, make_url
+from sqlalchemy import URL, Connection, Engine, event, make_url
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from fencing.cli.doctor.findings import SECONDS, Finding, NotExamined, clock, measured_offset
 from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable
 from fencing.locks.urls import redacted, scheme_of
 from fencing.sql import table as lock_table
+from fencing.sql.dialects import dialect_of
+from fencing.sql.sessions import SESSIONS
 from fencing.sql.urls import engine_of
 from storage_guards import SQLAlchemyGuard
 from storage_guards.files.systems import check_file_system
 from storage_guards.sql import table as guard_tables
+from storage_guards.sqlalchemy.waits import waits
 
 DATABASES = "docs/guards/databases.md#the-table"
 RIGHTS = "docs/guards/databases.md#rights-and-migrations"
@@ -42,6 +46,9 @@ NEEDED = {MARKS: ("SELECT", "INSERT", "UPDATE"), DONE: ("SELECT", "INSERT"), LOC
 KNOWN = {MARKS: guard_tables.VERSION, DONE: guard_tables.VERSION, LOCK_TABLE: lock_table.VERSION}
 """The version of each table that this library knows."""
 
+CONNECTION_SECONDS = 10.0
+"""How long all questions of one connection may take."""
+
 LEAST_SECONDS = 1.0
 """Below this, a time-out of the role ends statements on a busy day."""
 
@@ -59,9 +66,10 @@ def examine(url: str) -> Iterator[Finding]:
     if kind == "sqlite":
         yield from _sqlite(plain)
         return
-    engine = engine_of(_bounded(plain, kind), asynchronous=False)
+    checked = engine_of(plain, asynchronous=False).url
+    engine = engine_of(_bounded(checked, kind), asynchronous=False)
     try:
-        with engine.connect() as connection:
+        with bounded_waits(engine), engine.connect() as connection:
             found = _postgresql(connection) if kind in ("postgresql", "postgres") else _mysql(connection)
             facts = yield from found
     except SQLAlchemyError as error:
@@ -74,12 +82,31 @@ def examine(url: str) -> Iterator[Finding]:
         yield from verified(plain)
 
 
-def _bounded(url: str, kind: str) -> str:
+@contextmanager
+def bounded_waits(engine: Engine) -> Iterator[None]:
+    """Shut each connection that the block opens when it takes too long: a server that stands still ends no request."""
+    opened: list[object] = []
+
+    @event.listens_for(engine, "do_connect")  # SQLAlchemy itself asks something before its event "connect"
+    def bound(dialect: Any, _: Any, args: Any, options: Any) -> Any:
+        connection = dialect.connect(*args, **options)
+        opened.append(connection)
+        waits.begin(connection, CONNECTION_SECONDS, partial(SESSIONS[type(dialect_of(engine))].break_off, connection))
+        return connection
+
+    try:
+        yield
+    finally:
+        for each in opened:
+            waits.pop(each, None)
+        waits.wait_until_shut()
+
+
+def _bounded(url: URL, kind: str) -> str:
     """Return the URL with limits of our own. ``verify`` gets it without them, and says what is missing."""
     limits = ("connect_timeout",) if kind in ("postgresql", "postgres") else ("connect_timeout", "read_timeout")
-    parsed = make_url(url)
-    missing = {name: str(SECONDS) for name in limits if name not in parsed.query}
-    return parsed.update_query_dict(missing).render_as_string(hide_password=False)
+    missing = {name: str(SECONDS) for name in limits if name not in url.query}
+    return url.update_query_dict(missing).render_as_string(hide_password=False)
 
 
 Tables = dict[str, dict[str, Any]]
@@ -93,7 +120,7 @@ def tables(facts: Tables) -> Iterator[Finding]:
             "wrong",
             f"there is neither {MARKS} nor {LOCK_TABLE}, or this account has no right on them",
             "Neither guards nor locks work there.",
-            "call guard.create_tables() or coordinator.create_tables() once, as the owner, or write a migration",
+            "create them, as the owner, or write a migration:\nfencing create-tables URL",
             DATABASES,
         )
         return
@@ -137,10 +164,17 @@ def verified(url: str) -> Iterator[Finding]:
     try:
         report = SQLAlchemyGuard(engine).verify()
     except GuardNotEnforceable as error:
-        yield Finding("wrong", str(error), "Guards refuse to work there.", "do what the message says", VERIFICATION)
+        yield Finding(
+            "wrong",
+            str(error),
+            "Guards refuse to work there.",
+            "do what the message says, and look again:\nfencing verify URL",
+            VERIFICATION,
+        )
         return
     except GuardUnavailable as error:
-        yield Finding("unknown", f"verify() could not look: {redacted(str(error))}", page=VERIFICATION)
+        what = f"verify() could not look: {redacted(str(error))}"
+        yield Finding("unknown", what, change="look again:\nfencing verify URL", page=VERIFICATION)
         return
     finally:
         engine.dispose()
@@ -230,7 +264,7 @@ def _postgresql_role(facts: dict[str, Any]) -> Iterator[Finding]:
             "wrong",
             "transactions of this role are read only",
             "Locks and guards write.",
-            f"ALTER ROLE {facts['role']} RESET default_transaction_read_only, or choose another role",
+            f"choose another role, or let it write:\nALTER ROLE {facts['role']} RESET default_transaction_read_only",
             VERIFICATION,
         )
     if facts["standbys"] and not facts["standby_names"]:
@@ -364,14 +398,15 @@ def _sqlite(url: str) -> Iterator[Finding]:
 
     path = make_url(url).database or ":memory:"
     if path == ":memory:" or path.startswith("file:"):
-        yield Finding("unknown", "only a database in a file can be looked at", page=SQLITE)
+        change = "name the file: sqlite:////var/lib/app/locks.db"
+        yield Finding("unknown", "only a database in a file can be looked at", change=change, page=SQLITE)
         return
     if not os.path.exists(path):
         yield Finding(
             "wrong",
             f"there is no file {path}",
             "Locks make it at their first use; guards do not.",
-            "correct the path: four slashes begin an absolute one; or call create_tables()",
+            "correct the path: four slashes begin an absolute one; or make it:\nfencing create-tables URL",
             ONE_MACHINE,
         )
         return
@@ -427,7 +462,7 @@ def journal(mode: str) -> Iterator[Finding]:
             "wrong",
             f"journal_mode is {mode}",
             "A crash may destroy the file.",
-            "PRAGMA journal_mode = WAL",
+            "set it, in sqlite3:\nPRAGMA journal_mode = WAL",
             VERIFICATION,
         )
     else:
