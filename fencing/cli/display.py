@@ -81,8 +81,8 @@ def say_rows(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
 def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> Text:
     """Return a table for the terminal.
 
-    If it is too wide for that, each row is a paragraph: its first cell, and the others below it. Nothing is cut, for
-    names are copied.
+    If it is too wide for that, each row is a paragraph: its first cell, and below it the others that are not empty.
+    Nothing is cut, for names are copied.
     """
     from rich.cells import cell_len as cell_width
     from rich.console import Console
@@ -106,7 +106,8 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> Text:
         size = max(map(len, headers)) + GAP
         for first, *others in cells:
             lines.append(Text(first, style="bold"))
-            lines += [Text(f"  {name.lower():<{size}}{cell}") for name, cell in zip(headers[1:], others, strict=True)]
+            facts = zip(headers[1:], others, strict=True)
+            lines += [Text(f"  {name.lower():<{size}}{cell}") for name, cell in facts if cell]
     return Text("\n").join(lines)
 
 

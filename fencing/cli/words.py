@@ -18,7 +18,10 @@ PHRASES = (
     (r"\bschema=", "--schema"),
     (r"\bforce_release\(\) does", "fencing free NAME does"),
     (r"raise longest_ttl for all coordinators of its nodes, or lower (the ttl|at_least)", r"lower \1"),
-    (r"has one ttl for all its locks, (\S+) s; pass the ttl to the coordinator, not to the lock", r"has one ttl, \1 s"),
+    (
+        r"has one ttl for all its locks, (\S+) s; pass the ttl to the coordinator, not to the lock",
+        r"has one ttl for all its locks, \1 s: leave --ttl out",
+    ),
     (r"\binitialise\(\)", "initialise() of a RedlockCoordinator"),
     (r"RedlockCoordinator takes", "Redlock takes"),
     (r"with one server, use RedisCoordinator", "one server is named by --redis"),

@@ -192,12 +192,14 @@ def test_campaigns_that_fail_one_after_the_other_are_told_once_a_minute(
     coordinator = side.coordinator(ttl=TTL)
     side.cut_off(coordinator)
     replica = Replica(side, coordinator=coordinator)
-    side.wait_until(lambda: len(failures) >= 3)
-    assert caplog.text.count("tries again") == 1
-    monkeypatch.setattr(terms, "WARN_EVERY", 0)
-    side.wait_until(lambda: caplog.text.count("tries again") >= 2)
-    side.reconnect(coordinator)
-    replica.result()
+    try:
+        side.wait_until(lambda: len(failures) >= 3)
+        assert caplog.text.count("tries again") == 1
+        monkeypatch.setattr(terms, "WARN_EVERY", 0)
+        side.wait_until(lambda: caplog.text.count("tries again") >= 2)
+    finally:
+        side.reconnect(coordinator)
+        replica.result()
 
 
 def test_a_guard_that_is_away_is_asked_again_and_a_broken_set_up_comes_out(side: MemorySide) -> None:

@@ -181,7 +181,7 @@ def verified(url: str) -> Iterator[Finding]:
     for found in report.findings:
         page = POOLERS if "pooler" in found.problem else VERIFICATION
         why = {
-            "durability": "A crash may lose acknowledged writes.",
+            "durability": "" if "may lose" in found.problem else "A crash may lose acknowledged writes.",
             "waiting": "A wait has no bound.",
             "upkeep": "One safeguard of several is missing, or cannot be seen from here.",
         }.get(found.threatens, "")
