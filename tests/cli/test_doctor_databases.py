@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import sqlite3
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -299,8 +300,11 @@ def test_a_server_that_stands_still_between_two_requests(postgres_url: str, monk
         others = "datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()"
         [(pid,)] = admin.execute(f"SELECT pid FROM pg_stat_activity WHERE {others}").fetchall()
         os.kill(pid, signal.SIGSTOP)
+        limit = threading.Timer(30, os.kill, (pid, signal.SIGCONT))
+        limit.start()
         try:
             with pytest.raises(NotExamined, match="does not answer"):
                 list(findings)
         finally:
+            limit.cancel()
             os.kill(pid, signal.SIGCONT)
