@@ -15,12 +15,13 @@ import typer
 from fencing import Coordinator, CoordinatorUnavailable, GuardNotEnforceable, GuardUnavailable, Holder
 from fencing.cli import status
 from fencing.cli.display import duration, ended_by_sigterm, say_rows, shown, stamp, table
+from fencing.cli.options import within
 from fencing.cli.output import ClosedPipe, say, say_json, warn
 from fencing.cli.services import Services, guards_of
 
-Name = Annotated[str, typer.Argument(help="The name of the lock.")]
-Pattern = Annotated[str, typer.Argument(help="* stands for any characters, ? for one: 'orders:*'.")]
-Json = Annotated[bool, typer.Option("--json", help="One JSON document: see docs/operations/command-line.md.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The name of the lock.")]
+Pattern = Annotated[str, typer.Argument(metavar="PATTERN", help="* stands for any characters, ? for one: 'orders:*'.")]
+Json = Annotated[bool, typer.Option("--json", help="JSON, for programs: docs/operations/command-line.md")]
 Guards = Annotated[
     list[str] | None,
     typer.Option("--guard", metavar="URL", help="A guard at which the holder is shut out. Repeat it."),
@@ -30,7 +31,10 @@ GuardFiles = Annotated[
     typer.Option("--guard-file", metavar="FILE", help="A file with the URL of a guard. Repeat it.", show_default=False),
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
-Interval = Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="How often to look.")]
+Interval = Annotated[
+    float,
+    typer.Option(metavar="SECONDS", callback=within("seconds, 0.1 or more", 0.1), help="How often to look."),
+]
 
 MOST_FREE = 1000
 """How many names that have become free a watch remembers, with their hand-offs."""
@@ -38,7 +42,7 @@ MOST_FREE = 1000
 
 def holder(services: Services, name: Name, json: Json = False) -> int:
     """Show who holds a lock. Status 1: it is free."""
-    with services.connect() as coordinator:
+    with services.connect(reads_only=True) as coordinator:
         found = coordinator.holder(name)
     if json:
         say_json(None if found is None else as_json(found))
@@ -53,7 +57,7 @@ def holder(services: Services, name: Name, json: Json = False) -> int:
 
 def list_(services: Services, pattern: Pattern = "*", json: Json = False) -> int:
     """List the locks that are held, and their holders."""
-    with services.connect() as coordinator:
+    with services.connect(reads_only=True) as coordinator:
         found = coordinator.holders(pattern)
         if json:
             say_json([as_json(each, name) for name, each in found])
@@ -80,7 +84,7 @@ def free(
     if not yes and not sys.stdin.isatty():
         raise typer.BadParameter("there is no terminal to ask whether to free it: pass --yes if you are sure")
     guards = list(guards_of(guard, guard_file).values())
-    with services.connect(guards=guards) as coordinator:
+    with services.connect(reads_only=True, guards=guards) as coordinator:
         found = coordinator.holder(name)
         if found is None and not guards:
             if json:
@@ -173,9 +177,9 @@ Event = Literal["held", "handed over", "free", "no answer"]
 
 
 def watch(services: Services, pattern: Pattern = "*", interval: Interval = 1.0, json: Json = False) -> int:
-    """Show the locks that are held, and each change, until Ctrl-C."""
+    """Show the locks that are held, and each change."""
     seen: dict[str, _Seen] = {}
-    with ended_by_sigterm(), services.connect() as coordinator:
+    with ended_by_sigterm(), services.connect(reads_only=True) as coordinator:
         read_changes = _reader_of_changes(coordinator, pattern, seen)
         if json or not sys.stdout.isatty():
             say_event = _say_json_event if json else _say_event

@@ -9,16 +9,19 @@ import typer
 from fencing import GuardNotEnforceable
 from fencing.cli import status
 from fencing.cli.display import progress, seconds_of, shown, url_of
+from fencing.cli.options import check_age, check_wait, within
 from fencing.cli.output import say, say_json
 from fencing.cli.services import Services
 
 StoreUrl = Annotated[str, typer.Argument(metavar="STORE_URL", help="Such as s3://bucket. - reads it from stdin.")]
-Prefix = Annotated[str, typer.Option(help="The guards' directory in the store.")]
-Json = Annotated[bool, typer.Option("--json", help="One JSON document: see docs/operations/command-line.md.")]
+Prefix = Annotated[str, typer.Option(metavar="PREFIX", help="The guards' directory in the store.")]
+Json = Annotated[bool, typer.Option("--json", help="JSON, for programs: docs/operations/command-line.md")]
 
 
 def verify(store_url: StoreUrl, prefix: Prefix = "fencing/", json: Json = False) -> int:
-    """Try out whether a store keeps the conditions that guards need. Status 2: it does not.
+    """Try out whether a store keeps what guards need.
+
+    These are conditions of writes. Status 2: the store does not keep them.
 
     It writes random keys below the prefix, and deletes them again.
     """
@@ -45,16 +48,32 @@ def verify(store_url: StoreUrl, prefix: Prefix = "fencing/", json: Json = False)
 def collect(
     services: Services,
     store_url: StoreUrl,
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="The locks whose old uploads are deleted.")],
+    names: Annotated[list[str], typer.Argument(metavar="NAME", help="The locks whose old uploads are deleted.")],
     older_than: Annotated[
-        str | None, typer.Option(metavar="AGE", help="Keep younger uploads, for readers that use them: 1h, 7d.")
+        str | None,
+        typer.Option(
+            metavar="AGE", callback=check_age, help="Keep younger uploads, for readers that use them: 1h, 7d."
+        ),
     ] = None,
-    newest: Annotated[int, typer.Option("--keep", min=0, help="How many of the newest old uploads to keep.")] = 0,
-    timeout: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="How long to wait for each lock.")] = 10.0,
+    newest: Annotated[
+        int,
+        typer.Option(
+            "--keep",
+            metavar="COUNT",
+            callback=within("a number, 0 or more", 0),
+            help="How many of the newest old uploads to keep.",
+        ),
+    ] = 0,
+    timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", callback=check_wait, help="How long to wait for each lock.")
+    ] = 10.0,
     prefix: Prefix = "fencing/",
     json: Json = False,
 ) -> int:
-    """Delete what is not current any more, under the lock of each name. It may be repeated."""
+    """Delete what is not current, under the lock of each name.
+
+    It may be repeated.
+    """
     age = None if older_than is None else seconds_of(older_than)
     guard = _guard_of(store_url, prefix)
     collected = []

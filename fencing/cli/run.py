@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 import re
 import time
@@ -30,10 +29,22 @@ from fencing import (
 from fencing.cli import status
 from fencing.cli.child import NotStarted, Runner
 from fencing.cli.guards import guard_of
+from fencing.cli.options import (
+    check_at_least,
+    check_grace,
+    check_key,
+    check_label,
+    check_status,
+    check_timeout,
+    check_ttl,
+    within,
+)
 from fencing.cli.output import warn
 from fencing.cli.services import Services, guards_of
 from fencing.cli.signals import Ended, Signals
+from fencing.cli.words import of_commands
 from fencing.kernel.fence import FENCE_VARIABLE
+from fencing.locks.any_slot import MOST_SLOTS
 
 NUMBER_VARIABLE, SLOT_VARIABLE = "FENCING_NUMBER", "FENCING_SLOT"
 
@@ -46,13 +57,21 @@ LOSSES = (LeaseLost, StaleFence, UnclaimedFence)
 
 _is_secret = re.compile(r"FENCING_\w*URLS?").fullmatch
 
-Name = Annotated[str, typer.Argument(help="The name of the lock.")]
-Command = Annotated[list[str], typer.Argument(help="The command and its arguments, behind two dashes.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The name of the lock.")]
+Command = Annotated[
+    list[str], typer.Argument(metavar="COMMAND", help="The command and its arguments. Put -- in front of it.")
+]
 Timeout = Annotated[
-    float | None, typer.Option(metavar="SECONDS", help="How long to wait for the lock. Default: for ever.")
+    float | None,
+    typer.Option(
+        metavar="SECONDS", callback=check_timeout, help="How long to wait for the lock. Default: without end."
+    ),
 ]
 NoWait = Annotated[bool, typer.Option("--no-wait", help="Try once, as --timeout 0.")]
-Ttl = Annotated[float | None, typer.Option(metavar="SECONDS", help="The lock frees itself after it. Default: 10.")]
+Ttl = Annotated[
+    float | None,
+    typer.Option(metavar="SECONDS", callback=check_ttl, help="The lock frees itself after it. Default: 10."),
+]
 Guards = Annotated[
     list[str] | None,
     typer.Option("--guard", metavar="URL", help="A storage that refuses older holders. Repeat it.", show_default=False),
@@ -61,20 +80,41 @@ GuardFiles = Annotated[
     list[Path] | None,
     typer.Option("--guard-file", metavar="FILE", help="A file with the URL of a guard. Repeat it.", show_default=False),
 ]
-Grace = Annotated[float, typer.Option(metavar="SECONDS", min=0, help="From SIGTERM to SIGKILL, once the lock is lost.")]
-Label = Annotated[str | None, typer.Option(metavar="TEXT", help="What 'fencing holder' shows. Default: host:process.")]
-Shell = Annotated[bool, typer.Option("--shell", help="COMMAND is one text, for /bin/sh.")]
-SlotCount = Annotated[int | None, typer.Option("--slots", metavar="COUNT", help="So many may run at once.")]
-AtLeast = Annotated[
-    float | None, typer.Option(metavar="SECONDS", help="The lock stays taken so long, also after a shorter command.")
+Grace = Annotated[
+    float,
+    typer.Option(metavar="SECONDS", callback=check_grace, help="From SIGTERM to SIGKILL, once the lock is lost."),
 ]
-Once = Annotated[str | None, typer.Option(metavar="KEY", help="Never again for this KEY. It needs --database.")]
+Label = Annotated[
+    str | None,
+    typer.Option(metavar="TEXT", callback=check_label, help="What 'fencing holder' shows. Default: host:process."),
+]
+Shell = Annotated[bool, typer.Option("--shell", help="COMMAND is one text, for /bin/sh.")]
+SlotCount = Annotated[
+    int | None,
+    typer.Option(
+        "--slots",
+        metavar="COUNT",
+        callback=within(f"a number from 1 to {MOST_SLOTS}", 1, MOST_SLOTS),
+        help="So many may run at once.",
+    ),
+]
+AtLeast = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SECONDS", callback=check_at_least, help="The lock stays taken so long, also after a shorter command."
+    ),
+]
+Once = Annotated[
+    str | None, typer.Option(metavar="KEY", callback=check_key, help="Never again for this KEY. It needs --database.")
+]
 Elect = Annotated[bool, typer.Option("--elect", help="For ever: wait to be elected, run, and again.")]
 PassEnv = Annotated[bool, typer.Option("--pass-env", help="COMMAND gets the variables FENCING_…_URL, too.")]
 BusyStatus = Annotated[
-    int, typer.Option(metavar="STATUS", min=0, max=255, help="The exit status if the lock was not to be had.")
+    int, typer.Option(metavar="STATUS", callback=check_status, help="The exit status if the lock was not to be had.")
 ]
-LostStatus = Annotated[int, typer.Option(metavar="STATUS", min=0, max=255, help="The exit status if it was lost.")]
+LostStatus = Annotated[
+    int, typer.Option(metavar="STATUS", callback=check_status, help="The exit status if it was lost.")
+]
 
 
 def run(
@@ -182,8 +222,6 @@ def _check(
     Raises:
         typer.BadParameter: they do not fit together.
     """
-    if not math.isfinite(grace):
-        raise typer.BadParameter("--grace is a number of seconds: after them, what is left of the command is killed")
     if no_wait and timeout is not None:
         raise typer.BadParameter("pass --timeout or --no-wait, not both")
     if shell and len(command) != 1:
@@ -348,5 +386,5 @@ def _run_elected(coordinator: Coordinator, name: str, of_lock: dict[str, Any], j
 
 def _say_why(text: object, its_status: int) -> int:
     with suppress(OSError):  # nobody reads that any more; the status still says it
-        warn(str(text))
+        warn(of_commands(str(text)))
     return its_status

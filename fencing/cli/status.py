@@ -14,6 +14,7 @@ from fencing import (
     TooOld,
     UnclaimedFence,
 )
+from fencing.cli.files import NoFile
 from fencing.cli.services import NoUrl
 
 NOT_THERE = 1
@@ -60,7 +61,14 @@ def of(error: Exception) -> int:
             return LOST
         case CoordinatorUnavailable(refused=False) | GuardUnavailable() | OutcomeUnknown():
             return UNAVAILABLE
-        case NoUrl() | CoordinatorUnavailable() | GuardNotEnforceable() | MarkImplausible() | ModuleNotFoundError():
+        case (
+            NoUrl()
+            | NoFile()
+            | CoordinatorUnavailable()
+            | GuardNotEnforceable()
+            | MarkImplausible()
+            | ModuleNotFoundError()
+        ):
             return CONFIG
         case TypeError() | ValueError() | TooOld():
             return USAGE

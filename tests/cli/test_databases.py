@@ -166,7 +166,12 @@ def test_enforce_and_unenforce(postgres_url: str) -> None:
             refused = fencing(*enforce, roles.owner)
             assert (refused.returncode, refused.stdout) == (78, "")
             assert "cannot be enforced against the role" in refused.stderr
-            assert fencing(*enforce, roles.app).returncode == 0
+            none = fencing("unenforce", roles.owner_url, "orders")
+            assert (none.returncode, none.stdout) == (0, "nothing was enforced on orders, and nothing was changed\n")
+            first, again = fencing(*enforce, roles.app), fencing(*enforce, roles.app)
+            assert (first.returncode, again.returncode) == (0, 0)
+            assert "already" not in first.stdout
+            assert again.stdout.endswith("; it was enforced already, and this was done again\n")
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
                 app.execute("INSERT INTO orders VALUES (2)")
             assert fencing("unenforce", roles.owner_url, "orders").returncode == 0

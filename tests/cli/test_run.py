@@ -17,7 +17,7 @@ import pytest
 from sqlalchemy import create_engine
 
 from examples.servers import PostgresServer, RedisServer
-from fencing import Coordinator, Fence, RedisCoordinator
+from fencing import Coordinator, Fence, MemoryCoordinator, RedisCoordinator
 from fencing.cli.child import Runner
 from fencing.cli.signals import Ended, Signals
 from storage_guards import SQLAlchemyGuard
@@ -275,6 +275,18 @@ def test_a_signal_that_comes_in_a_finalizer_is_not_forgotten() -> None:
         Ending()
         with pytest.raises(Ended) as ended:
             runner.run(["false"], {}, lease)
+    assert ended.value.number == signal.SIGTERM
+
+
+def test_a_signal_that_comes_in_a_finalizer_ends_the_wait_for_the_lock() -> None:
+    class Ending:
+        def __del__(self) -> None:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with MemoryCoordinator() as coordinator, coordinator.hold(NAME), Signals():
+        Ending()
+        with pytest.raises(Ended) as ended:
+            coordinator.acquire(NAME, timeout=LIMIT)
     assert ended.value.number == signal.SIGTERM
 
 

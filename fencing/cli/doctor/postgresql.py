@@ -98,7 +98,7 @@ def _role(facts: dict[str, Any]) -> Iterator[Finding]:
             "wrong",
             "transactions of this role are read only",
             "Locks and guards write.",
-            f"ALTER ROLE {facts['role']} RESET default_transaction_read_only, or choose another role",
+            f"choose another role, or let it write:\nALTER ROLE {facts['role']} RESET default_transaction_read_only",
             VERIFICATION,
         )
     if facts["standbys"] and not facts["standby_names"]:

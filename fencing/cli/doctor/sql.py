@@ -46,7 +46,7 @@ def tables(facts: Tables) -> Iterator[Finding]:
             "wrong",
             f"there is neither {MARKS} nor {LOCK_TABLE}, or this account has no right on them",
             "Neither guards nor locks work there.",
-            "call guard.create_tables() or coordinator.create_tables() once, as the owner, or write a migration",
+            "create them, as the owner, or write a migration:\nfencing create-tables URL",
             DATABASES,
         )
         return
@@ -90,17 +90,24 @@ def verified(url: str) -> Iterator[Finding]:
     try:
         report = SQLAlchemyGuard(engine).verify()
     except GuardNotEnforceable as error:
-        yield Finding("wrong", str(error), "Guards refuse to work there.", "do what the message says", VERIFICATION)
+        yield Finding(
+            "wrong",
+            str(error),
+            "Guards refuse to work there.",
+            "do what the message says, and look again:\nfencing verify URL",
+            VERIFICATION,
+        )
         return
     except GuardUnavailable as error:
-        yield Finding("unknown", f"verify() could not look: {redacted(str(error))}", page=VERIFICATION)
+        what = f"verify() could not look: {redacted(str(error))}"
+        yield Finding("unknown", what, change="look again:\nfencing verify URL", page=VERIFICATION)
         return
     finally:
         engine.dispose()
     for found in report.findings:
         page = POOLERS if "pooler" in found.problem else VERIFICATION
         why = {
-            "durability": "A crash may lose acknowledged writes.",
+            "durability": "" if "may lose" in found.problem else "A crash may lose acknowledged writes.",
             "waiting": "A wait has no bound.",
             "upkeep": "One safeguard of several is missing, or cannot be seen from here.",
         }.get(found.threatens, "")

@@ -23,14 +23,15 @@ def examine(url: str) -> Iterator[Finding]:
 
     path = make_url(url).database or ":memory:"
     if path == ":memory:" or path.startswith("file:"):
-        yield Finding("unknown", "only a database in a file can be looked at", page=SQLITE)
+        change = "name the file: sqlite:////var/lib/app/locks.db"
+        yield Finding("unknown", "only a database in a file can be looked at", change=change, page=SQLITE)
         return
     if not os.path.exists(path):
         yield Finding(
             "wrong",
             f"there is no file {path}",
             "Locks make it at their first use; guards do not.",
-            "correct the path: four slashes begin an absolute one; or call create_tables()",
+            "correct the path: four slashes begin an absolute one; or make it:\nfencing create-tables URL",
             ONE_MACHINE,
         )
         return
@@ -86,7 +87,7 @@ def journal(mode: str) -> Iterator[Finding]:
             "wrong",
             f"journal_mode is {mode}",
             "A crash may destroy the file.",
-            "PRAGMA journal_mode = WAL",
+            "set it, in sqlite3:\nPRAGMA journal_mode = WAL",
             VERIFICATION,
         )
     else:
