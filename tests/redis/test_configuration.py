@@ -30,8 +30,9 @@ def test_a_missing_password(side: Side, configured: RedisServer) -> None:
     coordinator = side.coordinator(configured.url, ttl=600)
     began = time.monotonic()
     for call in (coordinator.acquire, coordinator.holder):
-        with pytest.raises(CoordinatorUnavailable, match=r"refused the credentials.*username and password"):
+        with pytest.raises(CoordinatorUnavailable, match=r"refused the credentials.*username and password") as error:
             side.call(call, "r")
+        assert error.value.refused
     with pytest.raises(CoordinatorUnavailable, match="refused the credentials"):
         side.call(side.coordinator(side.client(configured.url, password="wrong"), ttl=600).acquire, "r")
     assert time.monotonic() - began < 20
@@ -43,19 +44,23 @@ def test_a_replica_has_answered(side: Side, any_redis: RedisServer) -> None:
     coordinator = side.coordinator(any_redis.url)
     admin.replicaof("127.0.0.1", 1)
     try:
-        error = str(side.expect(CoordinatorUnavailable, coordinator.acquire, "r", timeout=0.2))
+        error = side.expect(CoordinatorUnavailable, coordinator.acquire, "r", timeout=0.2)
     finally:
         admin.replicaof("NO", "ONE")
     assert side.call(side.call(coordinator.acquire, "r", timeout=30).release), "to retry helps, after a failover"
-    assert error.startswith(f"Redis at {any_redis.url.partition('://')[2].partition('/')[0]} cannot serve the request")
-    assert "for 'r' now: the server is a replica, which takes no locks; retry, and correct the address if" in error
+    assert not error.refused
+    assert str(error).startswith(
+        f"Redis at {any_redis.url.partition('://')[2].partition('/')[0]} cannot serve the request"
+    )
+    assert "for 'r' now: the server is a replica, which takes no locks; retry, and correct the address if" in str(error)
 
 
 def test_a_wrong_database_number(side: Side, any_redis: RedisServer) -> None:
     coordinator = side.coordinator(any_redis.url.rsplit("/", 1)[0] + "/9999", ttl=600)
     began = time.monotonic()
-    with pytest.raises(CoordinatorUnavailable, match=r"DB index is out of range.*database number"):
+    with pytest.raises(CoordinatorUnavailable, match=r"DB index is out of range.*database number") as error:
         side.call(coordinator.acquire, "r")
+    assert error.value.refused
     assert time.monotonic() - began < 20
 
 
@@ -96,6 +101,7 @@ def test_a_missing_permission_says_where_to_look(side: Side, any_redis: RedisSer
     finally:
         admin.execute_command("ACL DELUSER limited")
     assert "; give the client's user the permissions" in str(refused)
+    assert refused.refused
 
 
 def test_a_redis_without_memory_says_what_to_do(side: Side, configured: RedisServer) -> None:
@@ -105,6 +111,7 @@ def test_a_redis_without_memory_says_what_to_do(side: Side, configured: RedisSer
     finally:
         configured.client().config_set("maxmemory", "0")
     assert "; free memory, or raise its maxmemory, then retry" in str(refused)
+    assert not refused.refused
 
 
 def test_the_policy_costs_no_round_trip_of_an_open_connection(side: Side, fresh_redis: RedisFactory) -> None:
