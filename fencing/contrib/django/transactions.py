@@ -12,7 +12,7 @@ from typing import Any
 
 from django.db import Error, transaction
 
-from fencing.contrib.django.errors import commit_was_refused
+from fencing.contrib.django.errors import commit_was_refused, savepoint_is_gone
 from fencing.contrib.django.marks import Marks
 from fencing.kernel.errors import GuardNotEnforceable
 from fencing.kernel.fence import Fence
@@ -125,7 +125,7 @@ class DjangoTransaction(GuardedTransaction[Marks]):
                 with connection.cursor() as cursor:
                     cursor.execute(f"RELEASE SAVEPOINT {savepoint}")
             except Error as error:
-                if connection.is_usable():
+                if savepoint_is_gone(error):
                     self.refuse(_ENDED_INSIDE)
                 self.note_not_sent(error)
                 raise
