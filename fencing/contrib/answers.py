@@ -12,7 +12,7 @@ from storage_guards.http.problems import Problem, problem, problem_of
 
 logger = logging.getLogger("fencing")
 
-_NOBODY_HOLDS = ("superseded", "unreplicated")
+_FAILURES = ("superseded", "unreplicated")
 """The reasons of a NotAcquired for which something is wrong, and no other holder is known."""
 
 
@@ -49,7 +49,7 @@ class Answers:
             if error.held_by_this in ("thread", "task"):  # the handler itself: no retry helps
                 return None
             logger.info("a request was told to try later: %s", error)
-            if error.reason in _NOBODY_HOLDS:
+            if error.reason in _FAILURES:
                 return self._unavailable()
             return problem(
                 self._busy, "urn:fencing:busy", "Busy", "what this needs is in use at the moment; retry", self._headers
