@@ -208,7 +208,8 @@ MOST_KINDS = 256
 
 def _is_stream(result: object) -> bool:
     """Return whether this is a generator, or a response that a framework reads piece by piece."""
-    kind = _kind_of(type(result))
+    result_class: type[Any] = type(result)
+    kind = _kind_of(result_class)
     return kind == "stream" or (kind == "response" and getattr(result, "is_streamed", False) is True)
 
 

@@ -15,7 +15,9 @@ import httpx2
 import pytest
 
 from examples.servers import RedisServer
-from fencing import AsyncLease, AsyncMemoryCoordinator, CoordinatorUnavailable, MemoryCoordinator
+from fencing import AsyncLease, AsyncMemoryCoordinator, CoordinatorUnavailable, Fence, MemoryCoordinator
+from storage_guards import AsyncMemoryGuard, FencingMiddleware
+from storage_guards.http import fence_for, header_of
 from tests.support import wait_until
 from tests.support.web_shop import INSIDE, Server, Shop, add_at_once, shop_of
 
@@ -64,8 +66,8 @@ def shop(tmp_path: Path, postgres_url: str, any_redis: RedisServer) -> Iterator[
 def test_four_workers_lose_no_update(shop: Shop) -> None:
     shop.write(SHOP + STREAM + STARLETTE + ROUTE.replace("/orders", "/starlette/orders"))
     server = shop.start(*UVICORN, "--workers=4", "--port={port}")
-    add_at_once(server, 40)
-    assert shop.total() == 40
+    add_at_once(server, 24)
+    assert shop.total() == 24
     for path in ("", "/starlette"):
         assert len(httpx2.get(f"{server.url}{path}/orders/1/export", timeout=60).text.splitlines()) == 3
 
@@ -227,6 +229,46 @@ def test_the_handlers_of_starlette() -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize(("gate", "statuses"), [(False, [409, 412, 428]), (True, [500, 412, 428])])
+def test_beside_the_middleware(gate: bool, statuses: list[int]) -> None:
+    """Fences are answered for as without the handlers. Behind a gate nothing says "retry"."""
+    from starlette.applications import Starlette
+    from starlette.middleware import Middleware
+    from starlette.requests import Request
+    from starlette.responses import PlainTextResponse
+    from starlette.routing import Route
+
+    from fencing.contrib.starlette import exception_handlers
+
+    guard, coordinator = AsyncMemoryGuard(), AsyncMemoryCoordinator()
+    newest, late = Fence("orders:1", 7, "a" * 22), Fence("orders:1", 6, "b" * 22)
+
+    async def write(request: Request) -> PlainTextResponse:
+        fence = fence_for(request.scope, "orders:1")
+        if not gate:
+            async with guard.begin(fence):
+                pass
+        async with coordinator.hold("printer", timeout=0):
+            return PlainTextResponse("written")
+
+    app = Starlette(
+        routes=[Route("/", write, methods=["PUT"])],
+        middleware=[Middleware(FencingMiddleware, guard=guard, gate=gate)],
+        exception_handlers=dict(exception_handlers(busy=409)),
+    )
+
+    async def main() -> None:
+        await guard.claim(newest)
+        lease = await coordinator.acquire("printer")
+        async with client_of(app) as client:
+            sent = [{"Fencing-Token": header_of(newest)}, {"Fencing-Token": header_of(late)}, {}]
+            assert [(await client.put("/", headers=each)).status_code for each in sent] == statuses
+        await lease.release()
+
+    asyncio.run(main())
+
+
+@pytest.mark.thorough
 def test_an_error_of_a_websocket_is_raised() -> None:
     from starlette.applications import Starlette
     from starlette.routing import WebSocketRoute
@@ -248,9 +290,10 @@ def test_an_error_of_a_websocket_is_raised() -> None:
         async def receive() -> Any: ...
         async def send(message: Any) -> None: ...
 
-        async with coordinator.hold("page"):
-            with pytest.raises(NotAcquired):
-                await app(scope, receive, send)
+        lease = await coordinator.acquire("page")
+        with pytest.raises(NotAcquired):
+            await app(scope, receive, send)
+        await lease.release()
 
     asyncio.run(main())
 
@@ -295,6 +338,30 @@ def test_what_runs_with_the_lock_of_a_dependency(scope: Any, is_held: bool) -> N
 
     asyncio.run(main())
     assert seen == [("handler", True), ("stream", is_held), ("task", is_held), ("after", False)]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("scope", "status"), [("function", 500), ("request", 200)])
+def test_who_hears_of_a_lock_that_was_lost(scope: Any, status: int) -> None:
+    """The client does if the dependency ends before the answer is sent."""
+    from fastapi import Depends, FastAPI
+
+    coordinator = AsyncMemoryCoordinator()
+    app = FastAPI()
+
+    async def lock() -> AsyncIterator[AsyncLease]:
+        async with coordinator.hold("report") as lease:
+            yield lease
+
+    @app.get("/", dependencies=[Depends(lock, scope=scope)])
+    async def report() -> None:
+        await coordinator.force_release("report")
+
+    async def main() -> None:
+        async with client_of(app) as client:
+            assert (await client.get("/")).status_code == status
+
+    asyncio.run(main())
 
 
 @pytest.mark.thorough
