@@ -48,7 +48,7 @@ def test_a_busy_lock(shop: Shop) -> None:
 
 
 def test_the_answers() -> None:
-    from flask import Flask, request
+    from flask import Flask, Response, request
 
     from fencing.contrib.flask import register_error_handlers
 
@@ -77,10 +77,11 @@ def test_the_answers() -> None:
     def twice() -> str:
         return str(report())
 
-    @app.get("/stream")
+    @app.get("/<kind>")
     @coordinator.locked("report")
-    def stream() -> Any:
-        return (line for line in ["streamed"])
+    def stream(kind: str) -> Any:
+        lines = (line for line in ["streamed"])
+        return lines if kind == "generator" else Response(lines)
 
     @app.get("/raise/<name>")
     def fail(name: str) -> str:
@@ -101,8 +102,11 @@ def test_the_answers() -> None:
     assert client.get("/report").text == "whole"
     assert client.get("/twice").status_code == 500, "it waits for itself"
     assert [client.get(f"/raise/{name}").status_code for name in errors] == [500, 503, 500]
-    with pytest.warns(RuntimeWarning, match="stream returned a generator, which is read after the lock has been freed"):
-        assert client.get("/stream").text == "streamed"
+    for kind in ("generator", "Response"):
+        with pytest.warns(
+            RuntimeWarning, match=f"stream returned a {kind}, which is read after the lock has been freed"
+        ):
+            assert client.get(f"/{kind}").text == "streamed"
 
 
 def test_async_views_are_refused_where_they_are_written() -> None:
