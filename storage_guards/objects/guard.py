@@ -20,9 +20,10 @@ from storage_guards.objects.in_place import StoredObject
 from storage_guards.objects.loop import in_loop
 from storage_guards.objects.plans import ANYTHING, Anything
 from storage_guards.objects.probe import ProbeReport
-from storage_guards.objects.publication import Publication, Stream
+from storage_guards.objects.publication import Publication
 from storage_guards.objects.requests import Close, Next, OpenBody, Progressed
 from storage_guards.objects.shared_probe import ProbedOnce
+from storage_guards.objects.stream import Stream
 from storage_guards.sending import Sending
 
 T = TypeVar("T")
@@ -157,7 +158,7 @@ class ObjectStoreGuard(ProbedOnce):
         self._verified(scope.seconds)
         try:
             published = self._run(plan, progress)
-            return Publication(scope.resource, published, scope.directory, self._run, self._upload_timeout)
+            return Publication(scope.resource, published, self)
         except BaseException as error:  # noqa: BLE001 - raised again, with its meaning
             raise sending.explain(error)  # noqa: B904 - it sets the cause
 
@@ -171,14 +172,12 @@ class ObjectStoreGuard(ProbedOnce):
             GuardNotEnforceable: the pointer has a format that this version does not understand, or the store refuses.
                 The text says what to do.
         """
-        scope = self._scope(resource)
-        current = self._run(self._plan_current(scope))
-        if current is None:
-            return None
-        return Publication(resource, current, scope.directory, self._run, self._upload_timeout)
+        current = self._run(self._plan_current(self._scope(resource)))
+        return None if current is None else Publication(resource, current, self)
 
     def open(self, resource: str, name: str) -> Stream:
-        """Open the bytes of one current object, as a stream. For several that belong together, :meth:`read` first.
+        """Open the bytes of one current object, and begin to read all of it. For several that belong together,
+        :meth:`read` first.
 
         Raises:
             KeyError: nothing of that name is current. Read again later.
@@ -189,8 +188,10 @@ class ObjectStoreGuard(ProbedOnce):
             current = self.read(resource)
             if current is None:
                 raise KeyError(f"nothing is published for {resource!r}, so it has no {name!r}; publish it first")
+            stream = current.open(name)
             try:
-                return current.open(name)
+                self._run(stream._reading.plan_begin())
+                return stream
             except StaleRead as error:
                 stale = error
         raise stale

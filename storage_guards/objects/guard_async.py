@@ -19,9 +19,10 @@ from storage_guards.objects.collect import UploadFound, plan_history
 from storage_guards.objects.in_place import StoredObject
 from storage_guards.objects.plans import ANYTHING, Anything
 from storage_guards.objects.probe import ProbeReport
-from storage_guards.objects.publication_async import AsyncPublication, AsyncStream
+from storage_guards.objects.publication_async import AsyncPublication
 from storage_guards.objects.requests import Close, Next, OpenBody, Progressed
 from storage_guards.objects.shared_probe import AsyncProbedOnce
+from storage_guards.objects.stream_async import AsyncStream
 from storage_guards.sending import Sending
 
 T = TypeVar("T")
@@ -167,7 +168,7 @@ class AsyncObjectStoreGuard(AsyncProbedOnce):
         await self._verified(scope.seconds)
         try:
             published = await self._run(plan, progress)
-            return AsyncPublication(scope.resource, published, scope.directory, self._run, self._upload_timeout)
+            return AsyncPublication(scope.resource, published, self)
         except BaseException as error:  # noqa: BLE001 - raised again, with its meaning
             raise sending.explain(error)  # noqa: B904 - it sets the cause
 
@@ -181,14 +182,12 @@ class AsyncObjectStoreGuard(AsyncProbedOnce):
             GuardNotEnforceable: the pointer has a format that this version does not understand, or the store refuses.
                 The text says what to do.
         """
-        scope = self._scope(resource)
-        current = await self._run(self._plan_current(scope))
-        if current is None:
-            return None
-        return AsyncPublication(resource, current, scope.directory, self._run, self._upload_timeout)
+        current = await self._run(self._plan_current(self._scope(resource)))
+        return None if current is None else AsyncPublication(resource, current, self)
 
     async def open(self, resource: str, name: str) -> AsyncStream:
-        """Open the bytes of one current object, as a stream. For several that belong together, :meth:`read` first.
+        """Open the bytes of one current object, and begin to read all of it. For several that belong together,
+        :meth:`read` first.
 
         Raises:
             KeyError: nothing of that name is current. Read again later.
@@ -199,8 +198,10 @@ class AsyncObjectStoreGuard(AsyncProbedOnce):
             current = await self.read(resource)
             if current is None:
                 raise KeyError(f"nothing is published for {resource!r}, so it has no {name!r}; publish it first")
+            stream = await current.open(name)
             try:
-                return await current.open(name)
+                await self._run(stream._reading.plan_begin())
+                return stream
             except StaleRead as error:
                 stale = error
         raise stale

@@ -121,9 +121,15 @@ class List:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """Begin to read an object: a stream of its bytes, or None where there is no object."""
+    """Begin to read the bytes of an object from ``start`` to ``end``: a stream of them, or None where there is none.
+
+    :class:`Lost` also where the object has another size.
+    """
 
     key: str
+    size: int
+    start: int
+    end: int
     seconds: float
 
 
@@ -133,6 +139,15 @@ class Read:
 
     stream: object
     key: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """Make URLs that anyone may get for ``valid`` seconds, as a list. It asks for credentials at most."""
+
+    keys: Sequence[str]
+    valid: float
     seconds: float
 
 
