@@ -16,8 +16,9 @@ from storage_guards.bounds import check_timeout, wait_seconds
 from storage_guards.continuity import Continuity
 from storage_guards.kept import admit_claim_at
 from storage_guards.objects.bodies import Body
-from storage_guards.objects.changes import Scope, Trail, plan_read, plan_seen, plan_seen_all
+from storage_guards.objects.changes import Scope, Trail, plan_read, plan_seen_all
 from storage_guards.objects.collect import UploadFound, plan_collect
+from storage_guards.objects.history import plan_current
 from storage_guards.objects.in_place import MOST_IN_PLACE, StoredObject, plan_get, plan_landed_in_place, plan_write
 from storage_guards.objects.io import ObjectIO
 from storage_guards.objects.keys import Layout, check_key, check_name, check_new_name
@@ -29,9 +30,6 @@ from storage_guards.objects.requests import Deadline
 from storage_guards.objects.seen import Seen, StoredPointers
 from storage_guards.once import check_once
 from storage_guards.sending import Sending
-
-OPEN_ROUNDS = 5
-"""How often ``open`` resolves a name again, because the current data were replaced and collected meanwhile."""
 
 Progress = Callable[[str, int, int | None], object]
 """A function of a name, the number of its bytes handed over so far, and the total, or None where it is not known."""
@@ -113,9 +111,7 @@ class ObjectGuard:
         return None if pointer is None else pointer.mark
 
     def _plan_current(self, scope: Scope) -> Plan[Published | None]:
-        seen = yield from plan_seen(scope)
-        scope.stored.put(seen)  # a holder that reads mostly publishes next
-        return None if seen.pointer is None else seen.pointer.published
+        return plan_current(scope, self._upload_timeout)
 
     def _plan_publish(
         self,

@@ -194,6 +194,7 @@ class FencedFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has n
             "name": _path(publication.resource, name),
             "type": "file",
             "size": entry.size,
+            "sha256": entry.sha256,
             "key": publication.bucket_keys([name])[name],
         }
 

@@ -13,9 +13,10 @@ from fencing.kernel.effects import Plan, run
 from fencing.kernel.errors import OutcomeUnknown, StaleRead
 from fencing.kernel.fence import Fence, HasFence, Mark
 from storage_guards.bounds import check_unknown
-from storage_guards.objects.base import OPEN_ROUNDS, Progress
+from storage_guards.objects.base import Progress
 from storage_guards.objects.bodies import Body
 from storage_guards.objects.collect import UploadFound, plan_history
+from storage_guards.objects.history import OPEN_ROUNDS
 from storage_guards.objects.in_place import StoredObject
 from storage_guards.objects.loop import in_loop
 from storage_guards.objects.plans import ANYTHING, Anything

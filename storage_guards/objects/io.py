@@ -237,17 +237,15 @@ class ObjectIO:
             return None
 
     async def _open(self, request: Open) -> Any:
-        wanted = request.start, request.end
-        is_whole = wanted == (0, request.size)
-        options = {} if is_whole else {"range": wanted}
+        options = {} if request.part is None else {"range": request.part}
         found = await _bounded(self._find(request.key, **options), request.seconds, f"reading {request.key}")
         if found is None:
             return None
         size = found.meta["size"]
-        if size != request.size:
+        if request.size not in (None, size):
             raise Lost(f"it has {size} bytes instead of {request.size}")
-        if not is_whole and found.range != wanted:
-            raise Lost(f"the store gave the bytes {found.range} instead of {wanted}")
+        if request.part is not None and found.range != request.part:
+            raise Lost(f"the store gave the bytes {found.range} instead of {request.part}")
         return found.stream(min_chunk_size=PIECE)
 
     async def _get(self, request: Get) -> Found | None:

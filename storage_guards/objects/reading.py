@@ -51,7 +51,8 @@ class PublicationBase(Mapping[str, Entry]):
         self.number = published.number
         self.token = published.token
         self.published_at: datetime = published.at
-        self._objects = dict(published.objects)
+        assert published.objects is not None
+        self._objects = published.objects
         self._guard = guard
 
     def __getitem__(self, name: str) -> Entry:
@@ -311,8 +312,9 @@ class Reading:
     def _plan_open(self, wanted: int) -> Plan[None]:
         length = max(wanted, self._ahead)
         end = min(self._at + length, self.size)
+        part = self._at, end
         try:
-            stream = yield Open(self._key, self.size, self._at, end, self._seconds)
+            stream = yield Open(self._key, self._seconds, self.size, None if part == (0, self.size) else part)
         except Lost as error:
             raise self._broken(str(error)) from error
         if stream is None:

@@ -121,16 +121,17 @@ class List:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """Begin to read the bytes of an object from ``start`` to ``end``: a stream of them, or None where there is none.
+    """Begin to read an object: a stream of its bytes, or None where there is no object.
 
-    :class:`Lost` also where the object has another size.
+    Args:
+        size: of the object; :class:`Lost` where it has another. None: any.
+        part: its first byte, and the one behind its last. None: all of it.
     """
 
     key: str
-    size: int
-    start: int
-    end: int
     seconds: float
+    size: int | None = None
+    part: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

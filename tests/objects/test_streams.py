@@ -294,7 +294,7 @@ def scripted(plan: Any) -> bytes:
             return bytes(stop.value)
         match request:
             case Open():
-                data = DATA[request.start : request.end]
+                data = DATA[slice(*request.part)] if request.part else DATA
                 reply = iter([data[at : at + 70] for at in range(0, len(data), 70)])
             case Read():
                 reply = next(request.stream, None)  # type: ignore[call-overload]
