@@ -64,7 +64,11 @@ class ObjectGuard:
                 f"{type(self).__name__} cannot be pickled, because its store cannot ({error}); use a store that other "
                 f"processes reach, such as obstore.store.S3Store"
             ) from error
-        options = {"prefix": self._layout.prefix, "timeout": self._timeout, "upload_timeout": self._upload_timeout}
+        options: dict[str, Any] = {
+            "prefix": self._layout.prefix,
+            "timeout": self._timeout,
+            "upload_timeout": self._upload_timeout,
+        }
         return partial(type(self), **options), (self._io.store,)
 
     def _scope(self, resource: str, seconds: float | None = None) -> Scope:

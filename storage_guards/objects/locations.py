@@ -34,16 +34,14 @@ def url_in(store: Any) -> Callable[[str], str]:
         root = str(store.prefix or "").rstrip("/")
         return lambda key: f"file://{quote(f'{root}/{key}', safe=_PLAIN_IN_FILES)}"
     bucket = ""
-    for kind, scheme, option in (
-        (S3Store, "s3", "bucket"),
-        (GCSStore, "gs", "bucket"),
-        (AzureStore, "az", "container_name"),
-    ):
-        if isinstance(store, kind):
-            bucket = store.config.get(option) and f"{scheme}://{store.config[option]}"
+    if isinstance(store, (S3Store, GCSStore)):
+        bucket = str(store.config.get("bucket") or "")
+    elif isinstance(store, AzureStore):
+        bucket = str(store.config.get("container_name") or "")
     if not bucket:
         raise ValueError(
             f"the guard's {type(store).__name__} does not say where its objects are; pass base=, the URL of its root, "
             f"such as 's3://bucket'"
         )
-    return lambda key: f"{bucket}/{key_of(key)}"
+    scheme = "s3" if isinstance(store, S3Store) else "gs" if isinstance(store, GCSStore) else "az"
+    return lambda key: f"{scheme}://{bucket}/{key_of(key)}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
+from inspect import GEN_RUNNING, GEN_SUSPENDED, getgeneratorstate
 from typing import Any
 
 from fencing.kernel.effects import Plan
@@ -202,12 +203,13 @@ class Reading:
         self._end = 0  # of the stream
         self._ahead = FIRST_AHEAD
         self._failure = ""
+        self._last_plan: Plan[bytes] | None = None
         self._is_closed = False
 
     @property
     def position(self) -> int:
         """Of the next byte."""
-        self._check_open()
+        self._check_usable()
         return self._at - len(self._piece) + self._given
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
@@ -216,6 +218,7 @@ class Reading:
         Raises:
             ValueError: it is before the beginning, or ``whence`` is unknown.
         """
+        self._check_usable()
         if whence not in (os.SEEK_SET, os.SEEK_CUR, os.SEEK_END):
             raise ValueError(f"whence is os.SEEK_SET, os.SEEK_CUR or os.SEEK_END, not {whence!r}")
         position = offset + (0, self.position, self.size)[whence]
@@ -256,10 +259,11 @@ class Reading:
 
     def _plan_whole(self, plan: Plan[bytes]) -> Plan[bytes]:
         """Read by a plan. What has come is lost with its failure, so nothing is read after that."""
-        self._check_open()
+        self._check_usable()
         if self._failure:
             raise self._broken(self._failure)
         try:
+            self._last_plan = plan
             return (yield from plan)
         except (GuardUnavailable, StaleRead):
             raise
@@ -321,9 +325,11 @@ class Reading:
             raise StaleRead(resource=self._resource, key=self._key)
         self._stream, self._end, self._ahead = stream, end, 2 * length
 
-    def _check_open(self) -> None:
+    def _check_usable(self) -> None:
         if self._is_closed:
             raise ValueError(f"the stream of {self._key!r} is closed; open it again")
+        if self._last_plan is not None and getgeneratorstate(self._last_plan) in (GEN_RUNNING, GEN_SUSPENDED):
+            raise RuntimeError(f"a read of the stream of {self._key!r} is under way; open one for each task")
 
     def _drop(self) -> None:
         self._stream, self._piece, self._given = None, b"", 0

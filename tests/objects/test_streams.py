@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import io
 import os
 import random
+import threading
 import zipfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import count
 from typing import Any
@@ -169,7 +172,7 @@ def test_libraries_take_it_for_a_file(desk: Desk) -> None:
     with io.TextIOWrapper(opened(desk, "lines")) as text:
         assert list(text) == ["1\n", "2\n", "\n", "3"]
     stream = opened(desk, "lines")
-    assert isinstance(stream, io.BufferedIOBase)
+    assert issubclass(type(stream), io.BufferedIOBase)
     assert (stream.readable(), stream.seekable(), stream.writable(), stream.mode) == (True, True, False, "rb")
     assert (stream.peek(), stream.read1(2), stream.readline(), stream.size) == (b"1\n2\n\n3", b"1\n", b"2\n", 6)
     room = bytearray(9)
@@ -181,6 +184,76 @@ def test_libraries_take_it_for_a_file(desk: Desk) -> None:
 def test_a_stream_that_read_before_can_be_published_again(desk: Desk) -> None:
     desk.publish(A, {"copied": opened(desk)})
     assert desk.current == {"copied": DATA}
+
+
+# Several threads or tasks
+
+
+@pytest.mark.parametrize("side", ["async"], indirect=True)
+def test_two_reads_at_the_same_time_are_refused(desk: Desk) -> None:
+    async def read_twice() -> Any:
+        stream = await (await desk.guard.read(R)).open("x")
+        return await asyncio.gather(stream.read(5), stream.read(5), stream.seek(7), return_exceptions=True)
+
+    first, *others = desk.call(read_twice)
+    assert first == DATA[:5]
+    assert ["under way" in str(other) for other in others] == [True, True]
+
+
+def in_foreign_thread(work: Callable[[], Any]) -> Any:
+    """Call it in a thread that Python has not started, as far as ``threading`` knows."""
+    result: list[Any] = []
+    ended = threading.Event()
+
+    def run() -> None:
+        try:
+            result.append(work())
+        finally:
+            ended.set()
+
+    _thread.start_new_thread(run, ())
+    assert ended.wait(60)
+    return result[0]
+
+
+@pytest.mark.parametrize("side", ["sync"], indirect=True)
+def test_a_foreign_thread_reads_where_it_sought(desk: Desk) -> None:
+    """The four calls of two threads of DuckDB, in the order that would give one the bytes of the other."""
+    stream = opened(desk)
+    stream.seek(100)
+    assert in_foreign_thread(lambda: (stream.seek(500), stream.read(10))[1]) == DATA[500:510]
+    assert stream.read(10) == DATA[100:110]
+    sought, read = threading.Event(), threading.Event()
+
+    def seek_then_read() -> bytes:
+        stream.seek(500)
+        sought.set()
+        assert read.wait(60)
+        return bytes(stream.read(10))
+
+    with ThreadPoolExecutor(1) as pool:
+        foreign = pool.submit(in_foreign_thread, seek_then_read)
+        assert sought.wait(60)
+        stream.seek(100)
+        read.set()
+        assert foreign.result() == DATA[500:510]
+    assert stream.read(10) == DATA[100:110]
+
+
+@pytest.mark.parametrize("side", ["sync"], indirect=True)
+def test_threads_of_python_share_one_position(desk: Desk) -> None:
+    """As of any file: a pool of threads may run each call in another one."""
+    stream = opened(desk)
+    stream.seek(0, os.SEEK_END)
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(stream.seek, 300).result() == 300
+        assert stream.read(10) == DATA[300:310]
+        assert pool.submit(stream.read, 10).result() == DATA[310:320]
+        assert in_foreign_thread(lambda: stream.read(10)) == DATA[320:330]
+        stream.seek(400)
+        assert in_foreign_thread(lambda: stream.read(10)) == DATA[400:410]
+        assert in_foreign_thread(lambda: (stream.seek(600), stream.read(10))[1]) == DATA[600:610]
+        assert stream.read(10) == DATA[610:620], "and not again where it sought, because that was read"
 
 
 # What is not there, or is something else
