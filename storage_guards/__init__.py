@@ -26,11 +26,13 @@ if TYPE_CHECKING:
     from storage_guards.objects.filesystem import FencedFileSystem as FencedFileSystem
     from storage_guards.objects.guard import ObjectStoreGuard as ObjectStoreGuard
     from storage_guards.objects.guard_async import AsyncObjectStoreGuard as AsyncObjectStoreGuard
+    from storage_guards.objects.history import PublicationFound as PublicationFound
     from storage_guards.objects.in_place import StoredObject as StoredObject
     from storage_guards.objects.pointer import Entry as Entry
     from storage_guards.objects.probe import ProbeReport as ProbeReport
     from storage_guards.objects.publication import Publication as Publication
     from storage_guards.objects.publication_async import AsyncPublication as AsyncPublication
+    from storage_guards.objects.reading import PublicationDiff as PublicationDiff
     from storage_guards.objects.stream import Stream as Stream
     from storage_guards.objects.stream_async import AsyncStream as AsyncStream
     from storage_guards.psycopg.guard import PsycopgGuard as PsycopgGuard
@@ -59,11 +61,13 @@ _HOME = {
     "objects.filesystem": ("FencedFileSystem",),
     "objects.guard": ("ObjectStoreGuard",),
     "objects.guard_async": ("AsyncObjectStoreGuard",),
+    "objects.history": ("PublicationFound",),
     "objects.in_place": ("StoredObject",),
     "objects.pointer": ("Entry",),
     "objects.probe": ("ProbeReport",),
     "objects.publication": ("Publication",),
     "objects.publication_async": ("AsyncPublication",),
+    "objects.reading": ("PublicationDiff",),
     "objects.stream": ("Stream",),
     "objects.stream_async": ("AsyncStream",),
     "psycopg.guard": ("PsycopgGuard",),

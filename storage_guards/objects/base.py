@@ -18,7 +18,7 @@ from storage_guards.kept import admit_claim_at
 from storage_guards.objects.bodies import Body
 from storage_guards.objects.changes import Scope, Trail, plan_read, plan_seen_all
 from storage_guards.objects.collect import UploadFound, plan_collect
-from storage_guards.objects.history import plan_current
+from storage_guards.objects.history import At, check_at, plan_publication
 from storage_guards.objects.in_place import MOST_IN_PLACE, StoredObject, plan_get, plan_landed_in_place, plan_write
 from storage_guards.objects.io import ObjectIO
 from storage_guards.objects.keys import Layout, check_key, check_name, check_new_name
@@ -114,8 +114,10 @@ class ObjectGuard:
         pointer = yield from plan_read(scope)
         return None if pointer is None else pointer.mark
 
-    def _plan_current(self, scope: Scope) -> Plan[Published | None]:
-        return plan_current(scope, self._upload_timeout)
+    def _plan_publication(self, scope: Scope, at: At | None) -> Plan[Published | None]:
+        if at is not None:
+            check_at(at)
+        return plan_publication(scope, at, self._upload_timeout)
 
     def _plan_publish(
         self,
@@ -142,12 +144,7 @@ class ObjectGuard:
             name: body if isinstance(body, Entry) else Body(name, body, asynchronous=self._asynchronous)
             for name, body in objects.items()
         }
-        if not (replacing is ANYTHING or replacing is None or isinstance(replacing, PublicationBase)):
-            raise TypeError(f"replacing is a Publication or None, not {type(replacing).__name__}")
-        if isinstance(replacing, PublicationBase) and replacing.resource != fence.resource:
-            raise ValueError(
-                f"replacing is of {replacing.resource!r}, but the fence is of {fence.resource!r}; use one resource"
-            )
+        _check_replacing(replacing, fence)
         plan = plan_publish(
             scope,
             fence,
@@ -157,6 +154,25 @@ class ObjectGuard:
             upload_seconds=self._upload_timeout,
             once=once,
             holder=holder,
+        )
+        return scope, plan
+
+    def _plan_restore(
+        self, holder: Fence | HasFence, publication: Any, replacing: Any, sending: Sending | None = None
+    ) -> tuple[Scope, Plan[Published]]:
+        fence, scope = self._holder(holder, sending)
+        if not isinstance(publication, PublicationBase):
+            raise TypeError(f"restore takes what read(at=...) gave, not {type(publication).__name__}")
+        _check_of(publication, fence, "the publication")
+        _check_replacing(replacing, fence)
+        plan = plan_publish(
+            scope,
+            fence,
+            publication,
+            claim=False,
+            replacing=replacing,
+            upload_seconds=self._upload_timeout,
+            restoring=publication.id,
         )
         return scope, plan
 
@@ -175,15 +191,17 @@ class ObjectGuard:
             self._continuity.remember(error.fence, error.fence, error.seq, own, error.key or "")
         return answer
 
-    def _plan_collect(self, holder: Fence | HasFence, keep: int, older_than: float | None) -> Plan[list[UploadFound]]:
+    def _plan_collect(
+        self, holder: Fence | HasFence, keep: int, older_than: float | None, dry_run: bool
+    ) -> Plan[list[UploadFound]]:
         fence, scope = self._holder(holder)
         if isinstance(keep, bool) or not isinstance(keep, int):
-            raise TypeError(f"keep is a number of uploads, not {type(keep).__name__}")
+            raise TypeError(f"keep is a number of publications, not {type(keep).__name__}")
         if keep < 0:
             raise ValueError(f"keep is {keep}; pass 0 or more")
         if older_than is not None and not 0 <= older_than < 1e9:
             raise ValueError(f"older_than is a number of seconds, not {older_than}")
-        return plan_collect(scope, fence, keep, older_than)
+        return plan_collect(scope, fence, keep, older_than, dry_run, self._upload_timeout)
 
     def _plan_write(
         self,
@@ -211,6 +229,20 @@ class ObjectGuard:
     def _plan_get(self, key: str) -> Plan[StoredObject | None]:
         check_key(key, self._layout.prefix)
         return plan_get(Scope(key, self._layout.directory(key), self._timeout), key)
+
+
+def _check_replacing(replacing: Any, fence: Fence) -> None:
+    if isinstance(replacing, PublicationBase):
+        _check_of(replacing, fence, "replacing")
+    elif replacing is not ANYTHING and replacing is not None:
+        raise TypeError(f"replacing is a Publication or None, not {type(replacing).__name__}")
+
+
+def _check_of(publication: PublicationBase, fence: Fence, label: str) -> None:
+    if publication.resource != fence.resource:
+        raise ValueError(
+            f"{label} is of {publication.resource!r}, but the fence is of {fence.resource!r}; use one resource"
+        )
 
 
 def _in_memory(key: str, body: Any) -> bytes:

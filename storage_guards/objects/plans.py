@@ -24,7 +24,7 @@ from storage_guards.objects.changes import (
     plan_seen,
     unavailable,
 )
-from storage_guards.objects.history import plan_whole
+from storage_guards.objects.history import named_by, plan_whole
 from storage_guards.objects.keys import Directory, new_id
 from storage_guards.objects.manifest import MAX_MANIFEST_BYTES, manifest_lines
 from storage_guards.objects.outcome import may_still_land, verdict
@@ -54,6 +54,9 @@ MOST_PARTS = 9_000
 
 SMALL = PART
 """A body up to this size is one put."""
+
+
+NOT_NAMED = "its data may be deleted, so it cannot be restored; publications() lists what can be"
 
 
 class Anything:
@@ -103,6 +106,7 @@ def plan_publish(
     upload_seconds: float,
     once: str | None = None,
     holder: Fence | HasFence | None = None,
+    restoring: str | None = None,
 ) -> Plan[Published]:
     """Upload the new bodies, then make all objects current at once.
 
@@ -110,6 +114,8 @@ def plan_publish(
         upload_seconds: how long the store may make no progress with a body.
         once: the key of what this does once. None: it has none.
         holder: the lease or fence that the caller passed, for the error of a key that was done before.
+        restoring: the id of the publication, current or earlier, whose entries all bodies are. None: bodies that are
+            entries are of the current one.
     """
     carried = _Carried(bodies, [each for each in (replacing,) if isinstance(each, PublicationBase)])
 
@@ -120,13 +126,17 @@ def plan_publish(
         current = None if now is None else now.published
         if replacing is not ANYTHING and (current and current.id) != (replacing and replacing.id):
             raise StaleRead(resource=scope.resource)
-        carried.check(scope.resource, current)
+        if restoring is None:
+            carried.check(scope.resource, current)
+        elif all(each.id != restoring for each in named_by(now)):
+            raise StaleRead(resource=scope.resource, hint=NOT_NAMED)
         return mark
 
     seen = _stored_by_own(scope, fence, bodies, admit)
     if seen is None:
         seen = yield from plan_seen(scope)
-        yield from carried.plan_know(scope, seen.pointer.published if seen.pointer else None, upload_seconds)
+        if restoring is None:
+            yield from carried.plan_know(scope, seen.pointer.published if seen.pointer else None, upload_seconds)
         admit(seen.pointer)  # a refusal comes before the first upload
     with restored(bodies):
         try:

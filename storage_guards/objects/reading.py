@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from inspect import GEN_RUNNING, GEN_SUSPENDED, getgeneratorstate
 from typing import Any
@@ -26,6 +27,25 @@ MOST_PEEKED = 8192
 
 MOST_VALID = 7 * 86400
 """Seconds: stores sign nothing for longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublicationDiff:
+    """What is different between two publications: the names of their objects, sorted.
+
+    Args:
+        added: the later one has them, the earlier one has not.
+        removed: the earlier one has them, the later one has not.
+        changed: both have them, with other bytes.
+        unchanged: both have them, with the same bytes.
+    """
+
+    __module__ = "storage_guards"
+
+    added: tuple[str, ...]
+    removed: tuple[str, ...]
+    changed: tuple[str, ...]
+    unchanged: tuple[str, ...]
 
 
 class PublicationBase(Mapping[str, Entry]):
@@ -75,6 +95,24 @@ class PublicationBase(Mapping[str, Entry]):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.resource!r} by fence {self.number}: {len(self)} objects>"
+
+    def diff(self, earlier: Mapping[str, Entry]) -> PublicationDiff:
+        """Compare with an earlier publication, without a request: by the keys of the objects, then by their SHA-256.
+
+        Args:
+            earlier: another publication, such as ``guard.read(resource, at=...)``.
+
+        Returns:
+            What this one has otherwise.
+        """
+        both = sorted(self.keys() & earlier.keys())
+        same = [name for name in both if _are_same(self[name], earlier[name])]
+        return PublicationDiff(
+            tuple(sorted(self.keys() - earlier.keys())),
+            tuple(sorted(earlier.keys() - self.keys())),
+            tuple(sorted(set(both) - set(same))),
+            tuple(same),
+        )
 
     def bucket_keys(self, names: Iterable[str] | None = None) -> dict[str, str]:
         """Return the key of each object in its bucket, for programs that use the store themselves. It asks for nothing.
@@ -180,6 +218,10 @@ class PublicationBase(Mapping[str, Entry]):
             f"the object store did not answer about {about} of {self.resource!r}: {error}; retry",
             resource=self.resource,
         )
+
+
+def _are_same(one: Entry, other: Entry) -> bool:
+    return one.key == other.key or (one.size, one.sha256) == (other.size, other.sha256)
 
 
 class Reading:

@@ -205,7 +205,7 @@ def test_a_paused_collector_deletes_nothing_of_newer_holders(world: World) -> No
     world.publish(A, b"old", claim=True)
     kept = world.publish(A, b"current")
     world.call(world.guard.claim, B)
-    steps = _Steps(world, world.guard._plan_collect(B, 0, None))
+    steps = _Steps(world, world.guard._plan_collect(B, 0, None, False))
     delete = steps.until(Delete)
     world.call(world.guard.claim, C)
     world.call(world.guard.publish, C, {"kept": kept["value"], "new": b"by C"})
@@ -218,7 +218,7 @@ def test_a_paused_collector_deletes_nothing_of_newer_holders(world: World) -> No
 def test_a_collector_that_was_paused_before_it_listed_deletes_nothing_of_newer_holders(world: World) -> None:
     world.publish(A, b"old", claim=True)
     world.call(world.guard.claim, B)
-    steps = _Steps(world, world.guard._plan_collect(B, 0, None))
+    steps = _Steps(world, world.guard._plan_collect(B, 0, None, False))
     listing = steps.until(List)
     world.publish(C, b"by C", claim=True)
     steps.go_on(listing)
