@@ -159,7 +159,7 @@ def test_a_restore_is_a_write_of_the_holder(desk: Desk) -> None:
     desk.side.expect(TypeError, desk.guard.restore, B, first, replacing="x")
 
 
-def test_what_the_pointer_does_not_name_any_more_is_not_restored(desk: Desk) -> None:
+def test_what_no_pointer_names_is_not_restored(desk: Desk) -> None:
     """Its data may be deleted at any time."""
     first = desk.publish(A, {"x": b"1"}, claim=True)
     for _ in range(MOST_EARLIER + 1):
