@@ -15,6 +15,7 @@ from fencing.contrib.django.transactions import (
     DjangoTransaction,
     State,
     require_autocommit,
+    use_read_committed,
 )
 from fencing.kernel.errors import GuardNotEnforceable, OutcomeUnknown
 from fencing.kernel.fence import Fence, HasFence, Mark, check_resource
@@ -189,7 +190,7 @@ class DjangoGuard:
             GuardUnavailable: the database did not answer. Retry.
             GuardNotEnforceable: there would be two mark tables, or the database refused. The text says what to do.
         """
-        with DjangoErrors((), self._timeout), transaction.atomic(using=self._using):
+        with DjangoErrors((), self._timeout), transaction.atomic(using=self._using, savepoint=False):
             self._marks.create(connections[self._using])
 
     def mark(self, resource: str) -> Mark | None:
@@ -204,7 +205,7 @@ class DjangoGuard:
             GuardNotEnforceable: the table is missing, or the role may not read it. The text says what to do.
         """
         check_resource(resource)
-        with DjangoErrors((), self._timeout), transaction.atomic(using=self._using):
+        with DjangoErrors((), self._timeout), transaction.atomic(using=self._using, savepoint=False):
             return self._marks.perform(connections[self._using], plan_mark(resource))
 
     def landed(self, error: OutcomeUnknown, timeout: float | None = None) -> bool | None:
@@ -234,7 +235,7 @@ class DjangoGuard:
         errors = DjangoErrors([unknown.fence], seconds, ASK_AGAIN)
         with errors, transaction.atomic(using=self._using, durable=True):
             with self._marks.bounded(connection, seconds):
-                self._marks.use_read_committed(connection)
+                use_read_committed(self._marks, connection)
                 verdict = self._marks.perform(connection, plan_settle(unknown))
             transaction.set_rollback(True, using=self._using)
             return verdict

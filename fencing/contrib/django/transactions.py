@@ -12,7 +12,7 @@ from typing import Any
 
 from django.db import Error, transaction
 
-from fencing.contrib.django.errors import commit_was_refused
+from fencing.contrib.django.errors import commit_was_refused, savepoint_is_gone
 from fencing.contrib.django.marks import Marks
 from fencing.kernel.errors import GuardNotEnforceable
 from fencing.kernel.fence import Fence
@@ -66,7 +66,7 @@ class DjangoTransaction(GuardedTransaction[Marks]):
         with transaction.atomic(using=connection.alias, durable=True):
             with self._marks.bounded(connection, self.seconds):
                 if not self.writes:
-                    self._marks.use_read_committed(connection)
+                    use_read_committed(self._marks, connection)
                 self._admit(connection)
             try:
                 savepoint = self._set_savepoint(connection) if self.caller_block else ""
@@ -125,7 +125,7 @@ class DjangoTransaction(GuardedTransaction[Marks]):
                 with connection.cursor() as cursor:
                     cursor.execute(f"RELEASE SAVEPOINT {savepoint}")
             except Error as error:
-                if connection.is_usable():
+                if savepoint_is_gone(error):
                     self.refuse(_ENDED_INSIDE)
                 self.note_not_sent(error)
                 raise
@@ -196,6 +196,12 @@ class Note:
             self._is_alone = False
             self._wrappers.remove(self._watch)
         return execute(sql, params, many, context)
+
+
+def use_read_committed(marks: Marks, connection: Any) -> None:
+    """Make a transaction that has just begun READ COMMITTED. That of a ``TestCase`` has begun before."""
+    if not State(connection).is_of_test_case:
+        marks.use_read_committed(connection)
 
 
 def require_autocommit(connection: Any) -> None:

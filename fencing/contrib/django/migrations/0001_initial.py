@@ -27,7 +27,7 @@ class Migration(migrations.Migration):
     initial = True
     dependencies: list[Any] = []  # noqa: RUF012 - as Django has it
     operations = [  # noqa: RUF012
-        migrations.RunPython(create_tables, leave_tables),
+        migrations.RunPython(create_tables, leave_tables, atomic=False),
         migrations.CreateModel(
             name="Mark",
             fields=[
