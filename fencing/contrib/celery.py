@@ -75,8 +75,8 @@ def skip_unless_redelivered(
 ) -> Callable[[NotAcquired], None]:
     """Return a function that leaves the task out, for ``busy`` of ``locked``: its result is None, and it succeeds.
 
-    A message that the broker has delivered before may be the only one of its task: its first worker may have died, and
-    the lock stays taken until the ttl is over. Left out, that task would never be done. So it is put off, as by
+    A message that the broker has delivered before may be the only one of its task. Its first worker may have died, and
+    its lock stays taken until the ttl is over. Left out, that task would never be done. So it is put off, as by
     :func:`retry`, and so is what was put off before.
 
     Args:

@@ -34,7 +34,7 @@ other reason says that something is wrong, and that perhaps nobody does the work
 
 
 class Decorator(Protocol[Skipped]):
-    """The decorator that :meth:`fencing.Coordinator.locked` returns. ``Skipped``: what calls return that are skipped."""
+    """The decorator that :meth:`fencing.Coordinator.locked` returns. ``Skipped``: what a call returns that is skipped."""
 
     @overload
     def __call__(self, function: Callable[Concatenate[Lease, P], R]) -> Callable[P, R | Skipped]: ...
@@ -196,7 +196,10 @@ def not_a_coroutine(result: R, function: Callable[..., Any]) -> R:
 
 
 def locked(
-    hold: Callable[[str], AbstractContextManager[Any]], template: str, busy: Busy | OnBusy[Any], function: Callable[..., Any]
+    hold: Callable[[str], AbstractContextManager[Any]],
+    template: str,
+    busy: Busy | OnBusy[Any],
+    function: Callable[..., Any],
 ) -> Any:
     """Return ``function`` under the lock that ``hold`` returns for the resource of each call."""
     check_function(function, "locked", asynchronous=False)
@@ -221,7 +224,10 @@ def locked(
 
 
 def locked_async(
-    hold: Callable[[str], AbstractAsyncContextManager[Any]], template: str, busy: Busy | OnBusy[Any], function: Callable[..., Any]
+    hold: Callable[[str], AbstractAsyncContextManager[Any]],
+    template: str,
+    busy: Busy | OnBusy[Any],
+    function: Callable[..., Any],
 ) -> Any:
     """Return the coroutine function under the lock that ``hold`` returns for the resource of each call."""
     check_function(function, "locked", asynchronous=True)

@@ -240,7 +240,8 @@ def test_a_function_says_what_a_call_returns_that_finds_the_lock_busy(side: Memo
     assert side.call(report, "monday") == "report:monday is held"
     with pytest.raises(KeyError):
         side.call(report, "friday")
-    side.call(others[0].release)
+    for each in others:
+        side.call(each.release)
     assert side.call(report, "monday") == "report of monday"
 
 
