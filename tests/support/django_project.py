@@ -35,7 +35,7 @@ def use_pymysql() -> None:
     """Let PyMySQL stand for mysqlclient, which has no wheels."""
     import pymysql
 
-    pymysql.version_info = (2, 2, 7, "final", 0)  # type: ignore[assignment] # what Django asks mysqlclient for
+    pymysql.version_info = (2, 2, 7, "final", 0)  # what Django asks mysqlclient for
     pymysql.install_as_MySQLdb()
 
 

@@ -138,8 +138,8 @@ class DjangoTransaction(GuardedTransaction[Marks]):
 class State:
     """What Django knows of a connection's transaction.
 
-    The blocks that a ``TestCase`` opens around each test do not count, as they do not for ``atomic(durable=True)``:
-    in a test, the code under test finds the blocks that it finds without one.
+    The blocks that a ``TestCase`` opens around each test do not count, as they do not for ``atomic(durable=True)``. So
+    the code under test finds the same as without a test.
     """
 
     def __init__(self, connection: Any) -> None:
