@@ -14,17 +14,14 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from fencing.kernel.errors import NotAcquired
+from fencing.kernel.extras import raise_missing
 from fencing.locks.settings import check_seconds
 
 try:
     from celery import current_task
     from celery.exceptions import Retry
 except ModuleNotFoundError as error:
-    if error.name != "celery":
-        raise
-    raise ModuleNotFoundError(
-        "fencing.contrib.celery needs celery, which is not installed: pip install celery", name=error.name
-    ) from error
+    raise_missing("fencing.contrib.celery", error)
 
 TRIES = "fencing_tries"
 """The header of a message that says how often its task has found the lock busy."""

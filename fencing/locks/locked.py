@@ -34,7 +34,7 @@ other reason says that something is wrong, and that perhaps nobody does the work
 
 
 class Decorator(Protocol[Skipped]):
-    """The decorator that :meth:`fencing.Coordinator.locked` returns. ``Skipped``: what a call returns that is skipped."""
+    """The decorator that :meth:`fencing.Coordinator.locked` returns. ``Skipped``: what calls return if skipped."""
 
     @overload
     def __call__(self, function: Callable[Concatenate[Lease, P], R]) -> Callable[P, R | Skipped]: ...

@@ -366,7 +366,10 @@ def test_a_celery_that_is_not_installed_is_named() -> None:
     program = "import sys; sys.modules['celery'] = None\n"
     program += "try: import fencing.contrib.celery\nexcept ImportError as error: print(error)"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout == "fencing.contrib.celery needs celery, which is not installed: pip install celery\n"
+    assert (
+        done.stdout
+        == "fencing.contrib.celery needs celery, which is not installed: install fencing with the extra [celery]\n"
+    )
 
 
 SCHEDULE = """
