@@ -7,6 +7,7 @@ from typing import NoReturn
 _EXTRAS = {
     "aiomysql": "mysql",
     "asyncpg": "asyncpg",
+    "celery": "celery",
     "django": "django",
     "fsspec": "fsspec",
     "httptools": "etcd",

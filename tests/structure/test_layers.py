@@ -89,6 +89,7 @@ ROOMS = {
         )
     },
     "fencing.contrib": Room(),
+    "fencing.contrib.celery": Room((KERNEL, LOCKS), ("celery",)),
     "fencing.contrib.django": Room(
         (KERNEL, LOCKS, "fencing.coordinator", "fencing.sql.errors", *SHARED, "storage_guards.sql"), ("django",)
     ),

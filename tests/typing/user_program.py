@@ -168,6 +168,11 @@ def work() -> int:
         def write_report(lease: Lease, day: str) -> str:
             return day
 
+        @coordinator.locked("report:{day}", busy=lambda error: error.waited)
+        def count_lines(lease: Lease, day: str) -> str:
+            return day
+
+        assert_type(count_lines("2026-11-23"), str | float)
         assert_type(write_report("2026-11-23"), str | None)
         coordinator.locked("r", busy="wait")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
         assert_type(ship(42, urgent=True), str)
