@@ -148,7 +148,7 @@ class Shop:
 
     def deliver_again(self) -> None:
         """Put the messages that wait for an acknowledgement back, as any worker does after the visibility time-out."""
-        from kombu import Connection
+        from kombu.connection import Connection
 
         options = {"visibility_timeout": -60}
         with Connection(self.redis.url, transport_options=options) as broker, broker.channel() as channel:
