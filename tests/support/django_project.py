@@ -64,7 +64,9 @@ def added(alias: str, url: str, **options: Any) -> Iterator[str]:
     if not settings.configured:
         configure(DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3"}}, LOGGING_CONFIG=None)
     default = connections.settings["default"]
-    made = connections.configure_settings({"default": default, alias: {**database(url), **options}})[alias]
+    entry = database(url)
+    entry = {**entry, **options, "OPTIONS": {**entry.get("OPTIONS", {}), **options.get("OPTIONS", {})}}
+    made = connections.configure_settings({"default": default, alias: entry})[alias]
     connections.settings[alias] = made
     try:
         yield alias

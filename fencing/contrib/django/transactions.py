@@ -64,9 +64,9 @@ class DjangoTransaction(GuardedTransaction[Marks]):
         """Begin and admit a transaction of the guard's own on entry; commit it or roll it back on exit."""
         require_autocommit(connection)
         with transaction.atomic(using=connection.alias, durable=True):
+            if not self.writes:
+                use_read_committed(self._marks, connection)
             with self._marks.bounded(connection, self.seconds):
-                if not self.writes:
-                    use_read_committed(self._marks, connection)
                 self._admit(connection)
             try:
                 savepoint = self._set_savepoint(connection) if self.caller_block else ""
