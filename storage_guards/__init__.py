@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from storage_guards.objects.publication import Stream as Stream
     from storage_guards.objects.publication_async import AsyncPublication as AsyncPublication
     from storage_guards.objects.publication_async import AsyncStream as AsyncStream
+    from storage_guards.objects.upload import Upload as Upload
     from storage_guards.psycopg.guard import PsycopgGuard as PsycopgGuard
     from storage_guards.psycopg.guard_async import AsyncPsycopgGuard as AsyncPsycopgGuard
     from storage_guards.redis.guard import RedisGuard as RedisGuard
@@ -62,6 +63,7 @@ _HOME = {
     "objects.probe": ("ProbeReport",),
     "objects.publication": ("Publication", "Stream"),
     "objects.publication_async": ("AsyncPublication", "AsyncStream"),
+    "objects.upload": ("Upload",),
     "psycopg.guard": ("PsycopgGuard",),
     "psycopg.guard_async": ("AsyncPsycopgGuard",),
     "redis.guard": ("RedisGuard", "RedisTransaction"),

@@ -124,10 +124,7 @@ class ObjectGuard:
                 check_name(name)
             else:
                 check_new_name(name)
-        bodies = {
-            name: body if isinstance(body, Entry) else Body(name, body, asynchronous=self._asynchronous)
-            for name, body in objects.items()
-        }
+        bodies = {name: body if isinstance(body, Entry) else self._body(name, body) for name, body in objects.items()}
         if not (replacing is ANYTHING or replacing is None or isinstance(replacing, PublicationBase)):
             raise TypeError(f"replacing is a Publication or None, not {type(replacing).__name__}")
         if isinstance(replacing, PublicationBase) and replacing.resource != fence.resource:
@@ -145,6 +142,12 @@ class ObjectGuard:
             holder=holder,
         )
         return scope, plan
+
+    def _body(self, name: str, given: Any) -> Body:
+        body = Body(name, given, asynchronous=self._asynchronous)
+        if body.tags and not self._io.has_tags:
+            raise ValueError(f"{name!r} has tags, but Google Cloud Storage has none; use metadata")
+        return body
 
     def _plan_delete(self, holder: Fence | HasFence, claim: bool, sending: Sending | None = None) -> Plan[None]:
         fence, scope = self._holder(holder, sending)

@@ -28,6 +28,8 @@ from collections.abc import (
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
+from storage_guards.objects.upload import Upload
+
 PIECE = 2**20
 """Bytes of one piece: so many are read from a file, or gathered from small chunks."""
 
@@ -46,7 +48,11 @@ class Body:
     """
 
     def __init__(self, name: str, source: Any, *, asynchronous: bool) -> None:
+        given = source if isinstance(source, Upload) else Upload(source)
+        source = given.body
         check_body(name, source, asynchronous=asynchronous)
+        self.attributes: Mapping[str, str] = given.attributes
+        self.tags = given.tags
         self._name = name
         self._source = source
         self._is_file = (

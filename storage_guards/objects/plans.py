@@ -11,7 +11,6 @@ from fencing.kernel.errors import FencingError, GuardUnavailable, OutcomeUnknown
 from fencing.kernel.fence import Fence, HasFence, Mark
 from storage_guards.kept import admit_claim_at
 from storage_guards.objects import pointer as states
-from storage_guards.objects.batch import ABORT_SECONDS
 from storage_guards.objects.bodies import Body, restored
 from storage_guards.objects.changes import (
     ROUNDS,
@@ -25,30 +24,10 @@ from storage_guards.objects.changes import (
 from storage_guards.objects.keys import new_id
 from storage_guards.objects.outcome import may_still_land, verdict
 from storage_guards.objects.pointer import ROOM, Entry, Pointer, Published, encode
-from storage_guards.objects.requests import (
-    Abort,
-    Add,
-    Begin,
-    BeginBatch,
-    Close,
-    Finish,
-    Lost,
-    Next,
-    OpenBody,
-    Progressed,
-    Put,
-    Send,
-)
+from storage_guards.objects.requests import Lost
 from storage_guards.objects.seen import Seen
+from storage_guards.objects.uploads import SMALL, plan_uploads
 from storage_guards.once import already_done
-
-PART = 8 * 2**20
-"""Bytes of a part. S3 takes 10,000 parts, so 80 GB of a body whose size is not known."""
-
-MOST_PARTS = 9_000
-
-SMALL = PART
-"""A body up to this size is one put."""
 
 
 class Anything:
@@ -132,11 +111,11 @@ def plan_publish(
         new = {name: body for name, body in bodies.items() if name not in carried}
         keys = {name: directory.full(objects[name].key) for name in new}
         try:
-            sizes = yield from plan_uploads(new, keys, upload_seconds)
+            stored = yield from plan_uploads(new, keys, upload_seconds)
         except Lost as error:
             raise unavailable(scope, error, "nothing was published, retry") from error
-        for name, size in sizes.items():
-            objects[name] = Entry(objects[name].key, size)
+        for name, (size, sha256) in stored.items():
+            objects[name] = Entry(objects[name].key, size, sha256)
         pointer = yield Shielded(_plan_write(scope, fence, decide, seen, once))
     return pointer.published  # type: ignore[no-any-return]
 
@@ -180,63 +159,6 @@ def _are_small(bodies: Mapping[str, Any]) -> bool:
             if size is None or (total := total + size) > SMALL:
                 return False
     return True
-
-
-def plan_uploads(bodies: Mapping[str, Any], keys: Mapping[str, str], seconds: float) -> Plan[dict[str, int]]:
-    """Store bodies under keys that no other upload writes, and return their sizes.
-
-    Bodies are read one after the other. Small ones are uploaded while the next are read, several at a time. Of a big
-    one a few parts are under way at a time, and no other body. An upload that fails or is aborted leaves no object, at
-    worst unfinished parts: have the bucket's lifecycle rules delete those.
-
-    Args:
-        seconds: how long the store may make no progress.
-
-    Raises:
-        Lost: the store did not take all of them. None is under way any more.
-    """
-    sizes: dict[str, int] = {}
-    batch = upload = pieces = None
-    try:
-        for name, body in bodies.items():
-            pieces, total = yield OpenBody(body)
-            sent, head = 0, []
-            while sent <= SMALL and (piece := (yield Next(pieces))) is not None:
-                head.append(piece)
-                sent += len(piece)
-            if sent <= SMALL:
-                put = Put(keys[name], b"".join(head), None, seconds)
-                if len(bodies) == 1:
-                    yield put
-                else:
-                    batch = batch or (yield BeginBatch(seconds))
-                    yield Add(batch, put)
-                yield Progressed(name, sent, total)
-            else:
-                if batch is not None:
-                    yield Finish(batch, 2 * seconds)
-                upload = yield Begin(keys[name], max(PART, (total or 0) // MOST_PARTS + 1), seconds)
-                sent, head = 0, head[::-1]
-                while (piece := head.pop() if head else (yield Next(pieces))) is not None:
-                    yield Send(upload, piece, seconds)
-                    sent += len(piece)
-                    yield Progressed(name, sent, total)
-                yield Finish(upload, 2 * seconds)  # the last piece, and the end
-                upload = None
-            sizes[name] = sent
-            yield Close(pieces)
-        if batch is not None:
-            yield Finish(batch, 2 * seconds)
-    except GeneratorExit:  # the plan was dropped: no request is possible any more
-        raise
-    except BaseException:
-        for begun in (upload, batch):
-            if begun is not None:
-                yield Abort(begun, min(ABORT_SECONDS, seconds))
-        if pieces is not None:
-            yield Close(pieces)
-        raise
-    return sizes
 
 
 def plan_delete(scope: Scope, fence: Fence, *, claim: bool) -> Plan[None]:

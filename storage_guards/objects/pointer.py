@@ -68,7 +68,7 @@ class Entry:
     Args:
         key: of its bytes, relative to the directory of its resource. Nothing is ever written there again.
         size: in bytes.
-        sha256: of its bytes, 64 hexadecimal digits. Empty: not known. No version makes it yet; it is carried over.
+        sha256: of its bytes, 64 hexadecimal digits. Empty: not known, because an earlier version stored it.
     """
 
     __module__ = "storage_guards"

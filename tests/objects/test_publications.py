@@ -17,8 +17,9 @@ from obstore.exceptions import GenericError
 from obstore.store import MemoryStore
 
 from fencing import Fence, GuardUnavailable, StaleFence, StaleRead
-from storage_guards.objects.plans import ANYTHING, SMALL
+from storage_guards.objects.plans import ANYTHING
 from storage_guards.objects.requests import Get, Next, OpenBody
+from storage_guards.objects.uploads import SMALL
 from tests.support.object_faults import FaultyStore
 from tests.support.object_guards import Place
 from tests.support.object_guards import PublicationDesk as Desk
