@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from storage_guards.objects.publication import Stream as Stream
     from storage_guards.objects.publication_async import AsyncPublication as AsyncPublication
     from storage_guards.objects.publication_async import AsyncStream as AsyncStream
+    from storage_guards.objects.staging import Staging as Staging
+    from storage_guards.objects.staging import Writer as Writer
+    from storage_guards.objects.staging_async import AsyncStaging as AsyncStaging
+    from storage_guards.objects.staging_async import AsyncWriter as AsyncWriter
     from storage_guards.objects.upload import Upload as Upload
     from storage_guards.psycopg.guard import PsycopgGuard as PsycopgGuard
     from storage_guards.psycopg.guard_async import AsyncPsycopgGuard as AsyncPsycopgGuard
@@ -63,6 +67,8 @@ _HOME = {
     "objects.probe": ("ProbeReport",),
     "objects.publication": ("Publication", "Stream"),
     "objects.publication_async": ("AsyncPublication", "AsyncStream"),
+    "objects.staging": ("Staging", "Writer"),
+    "objects.staging_async": ("AsyncStaging", "AsyncWriter"),
     "objects.upload": ("Upload",),
     "psycopg.guard": ("PsycopgGuard",),
     "psycopg.guard_async": ("AsyncPsycopgGuard",),

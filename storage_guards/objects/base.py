@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fencing.kernel.admission import as_fence
@@ -13,26 +13,22 @@ from fencing.kernel.fence import Fence, HasFence, Mark, check_resource
 from storage_guards.bounds import check_timeout, wait_seconds
 from storage_guards.continuity import Continuity
 from storage_guards.kept import admit_claim_at
-from storage_guards.objects.bodies import Body
-from storage_guards.objects.changes import Scope, Trail, plan_read, plan_seen, plan_seen_all
+from storage_guards.objects.bodies import Bodies, Body
+from storage_guards.objects.changes import Scope, Trail, plan_read, plan_seen_all
 from storage_guards.objects.collect import UploadFound, plan_collect
+from storage_guards.objects.history import plan_current
 from storage_guards.objects.in_place import MOST_IN_PLACE, StoredObject, plan_get, plan_landed_in_place, plan_write
 from storage_guards.objects.io import ObjectIO
 from storage_guards.objects.keys import Layout, check_key, check_name, check_new_name
-from storage_guards.objects.plans import ANYTHING, plan_claim, plan_delete, plan_landed, plan_publish
+from storage_guards.objects.plans import ANYTHING, NOTHING, plan_claim, plan_delete, plan_landed
 from storage_guards.objects.pointer import Entry, Published
 from storage_guards.objects.probe import ProbeReport, plan_probe
+from storage_guards.objects.publishing import Pairs, Publishing, Terms, plan_publish
 from storage_guards.objects.reading import PublicationBase
 from storage_guards.objects.requests import Deadline
 from storage_guards.objects.seen import Seen, StoredPointers
 from storage_guards.once import check_once
 from storage_guards.sending import Sending
-
-OPEN_ROUNDS = 5
-"""How often ``open`` resolves a name again, because the current data were replaced and collected meanwhile."""
-
-Progress = Callable[[str, int, int | None], object]
-"""A function of a name, the number of its bytes handed over so far, and the total, or None where it is not known."""
 
 
 class ObjectGuard:
@@ -99,55 +95,70 @@ class ObjectGuard:
         return None if pointer is None else pointer.mark
 
     def _plan_current(self, scope: Scope) -> Plan[Published | None]:
-        seen = yield from plan_seen(scope)
-        scope.stored.put(seen)  # a holder that reads mostly publishes next
-        return None if seen.pointer is None else seen.pointer.published
+        return plan_current(scope, self._upload_timeout)
 
     def _plan_publish(
         self,
         holder: Fence | HasFence,
-        objects: Mapping[str, Any],
+        objects: Any,
         claim: bool,
         replacing: Any,
         sending: Sending | None = None,
         once: str | None = None,
+        keeping: Any = NOTHING,
+        dropping: str | Iterable[str] = (),
     ) -> tuple[Scope, Plan[Published]]:
-        fence, scope = self._holder(holder, sending)
-        if once is not None:
-            check_once(once, (holder,))
+        scope, publishing = self._publishing(holder, replacing, sending, once, keeping, claim=claim)
+        if dropping and not isinstance(keeping, PublicationBase | None):
+            raise ValueError("dropping says what not to keep; pass keeping, too")
+        for name in (dropping,) if isinstance(dropping, str) else dropping:
+            publishing.remove(name)
+        return scope, plan_publish(publishing, self._bodies(publishing, objects))
+
+    def _bodies(self, publishing: Publishing, objects: Any) -> Mapping[str, Body | Entry] | Pairs:
+        """Return what is to be published. All of a mapping is checked now, before anything is sent."""
         if not isinstance(objects, Mapping):
-            raise TypeError(f"publish takes a mapping of names to bodies, not {type(objects).__name__}")
-        if not objects:
+            return Pairs(objects, asynchronous=self._asynchronous)
+        if not objects and not publishing.names:
             raise ValueError("objects is empty: publish at least one object, or call delete() to make nothing current")
         for name, body in objects.items():
             if isinstance(body, Entry):  # it keeps its key
                 check_name(name)
             else:
                 check_new_name(name)
-        bodies = {name: body if isinstance(body, Entry) else self._body(name, body) for name, body in objects.items()}
-        if not (replacing is ANYTHING or replacing is None or isinstance(replacing, PublicationBase)):
-            raise TypeError(f"replacing is a Publication or None, not {type(replacing).__name__}")
-        if isinstance(replacing, PublicationBase) and replacing.resource != fence.resource:
-            raise ValueError(
-                f"replacing is of {replacing.resource!r}, but the fence is of {fence.resource!r}; use one resource"
-            )
-        plan = plan_publish(
-            scope,
-            fence,
-            bodies,
-            claim=claim,
-            replacing=replacing,
-            upload_seconds=self._upload_timeout,
-            once=once,
-            holder=holder,
-        )
-        return scope, plan
+        return {
+            name: body if isinstance(body, Entry) else publishing.bodies.take(name, body)
+            for name, body in objects.items()
+        }
 
-    def _body(self, name: str, given: Any) -> Body:
-        body = Body(name, given, asynchronous=self._asynchronous)
-        if body.tags and not self._io.has_tags:
-            raise ValueError(f"{name!r} has tags, but Google Cloud Storage has none; use metadata")
-        return body
+    def _publishing(
+        self,
+        holder: Fence | HasFence,
+        replacing: Any,
+        sending: Sending | None,
+        once: str | None,
+        keeping: Any,
+        *,
+        claim: bool = False,
+    ) -> tuple[Scope, Publishing]:
+        fence, scope = self._holder(holder, sending)
+        if once is not None:
+            check_once(once, (holder,))
+        for label, each, default in (("replacing", replacing, ANYTHING), ("keeping", keeping, NOTHING)):
+            if not (each is default or each is None or isinstance(each, PublicationBase)):
+                raise TypeError(f"{label} is a Publication or None, not {type(each).__name__}")
+            if isinstance(each, PublicationBase) and each.resource != fence.resource:
+                raise ValueError(
+                    f"{label} is of {each.resource!r}, but the fence is of {fence.resource!r}; use one resource"
+                )
+        kept: Mapping[str, Entry] = {}
+        if keeping is not NOTHING:
+            if replacing is not ANYTHING:
+                raise ValueError("keeping also says what must still be current; leave out replacing")
+            kept, replacing = keeping or {}, keeping
+        terms = Terms(fence, holder, claim, replacing, once)
+        bodies = Bodies(asynchronous=self._asynchronous, has_tags=self._io.has_tags)
+        return scope, Publishing(scope, terms, kept, seconds=self._upload_timeout, bodies=bodies)
 
     def _plan_delete(self, holder: Fence | HasFence, claim: bool, sending: Sending | None = None) -> Plan[None]:
         fence, scope = self._holder(holder, sending)

@@ -28,6 +28,7 @@ from collections.abc import (
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
+from storage_guards.objects.pointer import Entry
 from storage_guards.objects.upload import Upload
 
 PIECE = 2**20
@@ -61,7 +62,7 @@ class Body:
         self._start: int | None = None
         self._size: int | None = None
         self._over = False
-        self._gathered: _Gathered | None = None
+        self._gathered: Gathered | None = None
         self._gave_before = False  # to an earlier publication, which succeeded
         self._reading = threading.Lock()
         if _view(source) is not None or isinstance(source, os.PathLike):
@@ -78,12 +79,7 @@ class Body:
     @property
     def size(self) -> int | None:
         """The bytes of the body where that is known before it is read."""
-        view = _view(self._source)
-        if view is not None:
-            return view.nbytes
-        if isinstance(self._source, os.PathLike):
-            return os.stat(self._source).st_size
-        return self._size
+        return _size(self._source) if not self.must_be_restored else self._size
 
     def pieces(self) -> Iterator[bytes | memoryview]:
         """Read the body in pieces of about a mebibyte."""
@@ -108,7 +104,7 @@ class Body:
             self._check_whole(received)
         else:
             self._begin()
-            gathered = self._gathered = _Gathered()
+            gathered = self._gathered = Gathered()
             for chunk in self._source:
                 if piece := gathered.add(chunk):
                     yield piece
@@ -136,7 +132,7 @@ class Body:
             self._check_whole(received)
         elif isinstance(self._source, AsyncIterable):
             self._begin()
-            gathered = self._gathered = _Gathered()
+            gathered = self._gathered = Gathered()
             async for chunk in self._source:
                 if piece := gathered.add(chunk):
                     yield piece
@@ -160,6 +156,17 @@ class Body:
             _read_before.forget(self._source)  # it is at its end, and refused there
         elif self._may_be_read_again and self._gathered is not None:
             _read_before.put(self._source, "")
+
+    @property
+    def may_be_compared(self) -> bool:
+        """Whether it can be read twice, and nothing but its bytes would be stored."""
+        is_lasting = _view(self._source) is not None or isinstance(self._source, os.PathLike) or self._start is not None
+        return is_lasting and not self.attributes and not self.tags
+
+    @property
+    def must_be_restored(self) -> bool:
+        """Whether a failure, or a success, changes what may be read of it later."""
+        return _view(self._source) is None and not isinstance(self._source, os.PathLike)
 
     @property
     def _may_be_read_again(self) -> bool:
@@ -207,7 +214,7 @@ class Body:
                 f"others, meanwhile? Open it again"
             )
 
-    def _last(self, gathered: _Gathered) -> Iterator[bytes]:
+    def _last(self, gathered: Gathered) -> Iterator[bytes]:
         if gathered.rest:
             yield bytes(gathered.rest)
         elif not gathered.gave and self._gave_before:
@@ -220,17 +227,38 @@ class Body:
         )
 
 
+class Bodies:
+    """The bodies of one publication, made of what the caller gives.
+
+    Attributes:
+        read: those that a failure, or a success, concerns. They may be many, so the others are not kept.
+    """
+
+    def __init__(self, *, asynchronous: bool, has_tags: bool) -> None:
+        self.read: list[Body] = []
+        self._asynchronous = asynchronous
+        self._has_tags = has_tags
+
+    def take(self, name: str, given: Any) -> Body:
+        """Return a body. Raise TypeError or ValueError where it cannot be one."""
+        body = given if isinstance(given, Body) else Body(name, given, asynchronous=self._asynchronous)
+        if body.tags and not self._has_tags:
+            raise ValueError(f"{name!r} has tags, but Google Cloud Storage has none; use metadata")
+        if body is not given and body.must_be_restored:
+            self.read.append(body)
+        return body
+
+
 @contextmanager
-def restored(bodies: Mapping[str, object]) -> Iterator[None]:
+def restored(bodies: Iterable[Body]) -> Iterator[None]:
     """Run a publication. Where it fails, make its bodies fit for a repetition, or refused there."""
-    mine = [body for body in bodies.values() if isinstance(body, Body)]
     try:
         yield
     except BaseException:
-        for body in mine:
+        for body in bodies:
             body.restore()
         raise
-    for body in mine:
+    for body in bodies:
         body.finish()
 
 
@@ -250,11 +278,46 @@ def check_body(name: str, body: object, *, asynchronous: bool) -> None:
         raise TypeError(f"the body of {name!r} is a dict; encode it")
 
 
+def read_once(source: object, label: str) -> None:
+    """Note that ``source`` is read now. Raise ValueError where it was read before."""
+    if _read_before.get(source) is not None or _is_finished(source):
+        raise ValueError(
+            f"{label} was read before, so it would give only a rest, or nothing: pass a new one, or a list"
+        )
+    _read_before.put(source, _CONSUMED)
+
+
+def total_of(bodies: object) -> int | None:
+    """Return the bytes of all bodies of a mapping together. None: they are not known before they are read."""
+    if not isinstance(bodies, Mapping):
+        return None
+    total = 0
+    for given in bodies.values():
+        source = given.body if isinstance(given, Upload) else given
+        try:
+            size = 0 if isinstance(source, Entry) else _size(source)
+        except OSError:  # the upload raises it
+            return None
+        if size is None:
+            return None
+        total += size
+    return total
+
+
+def _size(source: Any) -> int | None:
+    view = _view(source)
+    if view is not None:
+        return view.nbytes
+    if isinstance(source, os.PathLike):
+        return os.stat(source).st_size
+    return _position(source)[1] if is_file(source) else None
+
+
 def is_file(body: object) -> bool:
     return callable(getattr(body, "read", None))
 
 
-class _Gathered:
+class Gathered:
     """Chunks of an iterable, until they are enough for a piece."""
 
     def __init__(self) -> None:
@@ -263,7 +326,7 @@ class _Gathered:
 
     def add(self, chunk: Any) -> bytes:
         """Add a chunk. Return all that has gathered once it is enough for a piece."""
-        self.rest += _bytes(chunk)
+        self.rest += as_bytes(chunk)
         self.gave = self.gave or bool(self.rest)
         if len(self.rest) < PIECE:
             return b""
@@ -339,11 +402,12 @@ def _view(body: Any) -> memoryview | None:
 
 
 def _chunk(read: Any) -> bytes:
-    return bytes(_bytes(read))
+    return bytes(as_bytes(read))
 
 
-def _bytes(chunk: Any) -> memoryview:
+def as_bytes(chunk: Any) -> memoryview:
+    """Return the bytes of a chunk. Raise TypeError where it has none."""
     view = _view(chunk)
     if view is None:
-        raise TypeError(f"a body gave a {type(chunk).__name__}; it must give bytes")
+        raise TypeError(f"bytes are needed, not {type(chunk).__name__}; encode text")
     return view

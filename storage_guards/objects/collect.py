@@ -15,6 +15,7 @@ from datetime import datetime, timedelta
 from fencing.kernel.effects import Plan
 from fencing.kernel.fence import Fence
 from storage_guards.objects.changes import Scope, plan_check, plan_read, unavailable
+from storage_guards.objects.history import plan_whole
 from storage_guards.objects.keys import DataKey
 from storage_guards.objects.pointer import Pointer
 from storage_guards.objects.requests import Delete, List, Listed, Lost
@@ -90,18 +91,23 @@ def _plan_find(scope: Scope, pointer: Pointer | None) -> Plan[tuple[list[list[_M
         listed = yield List(scope.directory.data, MOST_LISTED, scope.seconds)
     except Lost as error:
         raise unavailable(scope, error, "retry") from error
-    named = {} if pointer is None or pointer.published is None else pointer.published.objects
+    named: set[str] = set()
+    if pointer is not None and (current := pointer.published) is not None:
+        objects = current.objects
+        if objects is None:
+            objects = (yield from plan_whole(scope, current, scope.seconds)).objects
+        named = {current.manifest_key, *(entry.key for entry in objects.values())}
     groups: dict[tuple[int, str, str], list[_Member]] = {}
     for each in listed:
         key = DataKey.parse(scope.directory.relative(each.key))
         if key is not None:  # an object with another key is not the guard's, and stays
             groups.setdefault((key.number, key.token, key.upload), []).append((key, each))
-    return [members for _, members in sorted(groups.items())], {entry.key for entry in named.values()}
+    return [members for _, members in sorted(groups.items())], named
 
 
 def _upload(members: list[_Member], current: set[str]) -> UploadFound:
     first = members[0][0]
-    sizes = {key.name: each.size for key, each in members}
+    sizes = {key.name: each.size for key, each in members if key.name is not None}
     at = max(each.modified for _, each in members)
     is_current = any(key.key in current for key, _ in members)
     return UploadFound(first.number, first.token, sizes, at, is_current, first.upload)

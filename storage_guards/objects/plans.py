@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from fencing.kernel.admission import admit_write
 from fencing.kernel.effects import Plan, Shielded
-from fencing.kernel.errors import FencingError, GuardUnavailable, OutcomeUnknown, StaleRead, TooOld
-from fencing.kernel.fence import Fence, HasFence, Mark
+from fencing.kernel.errors import FencingError, GuardUnavailable, OutcomeUnknown
+from fencing.kernel.fence import Fence, Mark
 from storage_guards.kept import admit_claim_at
 from storage_guards.objects import pointer as states
-from storage_guards.objects.bodies import Body, restored
 from storage_guards.objects.changes import (
     ROUNDS,
     Scope,
     plan_change,
     plan_inspect,
     plan_put,
-    plan_seen,
-    unavailable,
 )
 from storage_guards.objects.keys import new_id
 from storage_guards.objects.outcome import may_still_land, verdict
-from storage_guards.objects.pointer import ROOM, Entry, Pointer, Published, encode
+from storage_guards.objects.pointer import Pointer
 from storage_guards.objects.requests import Lost
 from storage_guards.objects.seen import Seen
-from storage_guards.objects.uploads import SMALL, plan_uploads
-from storage_guards.once import already_done
 
 
 class Anything:
@@ -39,6 +33,17 @@ class Anything:
 
 ANYTHING = Anything()
 """The value of ``replacing`` that lets a write replace any state."""
+
+
+class Nothing:
+    """No objects: the default of ``keeping``."""
+
+    def __repr__(self) -> str:
+        return "<nothing>"
+
+
+NOTHING = Nothing()
+"""The value of ``keeping`` that keeps no object. None is another: nothing must be current."""
 
 
 def plan_claim(scope: Scope, fence: Fence, seen: Seen | None = None) -> Plan[None]:
@@ -67,111 +72,18 @@ def plan_claim(scope: Scope, fence: Fence, seen: Seen | None = None) -> Plan[Non
     scope.acknowledged(pointer)
 
 
-def plan_publish(
-    scope: Scope,
-    fence: Fence,
-    bodies: Mapping[str, Any],
-    *,
-    claim: bool,
-    replacing: Any,
-    upload_seconds: float,
-    once: str | None = None,
-    holder: Fence | HasFence | None = None,
-) -> Plan[Published]:
-    """Upload the new bodies, then make all objects current at once.
-
-    Args:
-        upload_seconds: how long the store may make no progress with a body.
-        once: the key of what this does once. None: it has none.
-        holder: the lease or fence that the caller passed, for the error of a key that was done before.
-    """
-    carried = {name: body for name, body in bodies.items() if isinstance(body, Entry)}
-    upload = new_id()
-    directory = scope.directory
-    objects = {name: carried.get(name) or Entry(directory.data_key(fence, upload, name), 2**50) for name in bodies}
-
-    def decide(now: Pointer | None) -> Pointer:
-        mark = _admit(scope, now, fence, claim)
-        if once is not None and now is not None:
-            _require_new(now, once, holder or fence)
-        current = None if now is None else now.published
-        if replacing is not ANYTHING and (current and current.id) != (replacing and replacing.id):
-            raise StaleRead(resource=scope.resource)
-        there = set() if current is None else set(current.objects.values())
-        for entry in carried.values():
-            if entry not in there:  # its data may be deleted, now or at any time
-                raise StaleRead(resource=scope.resource, key=entry.key)
-        return states.with_publication(now, fence, mark, upload, scope.now(), objects, once)
-
-    seen = _stored_by_own(scope, fence, bodies, decide)
-    if seen is None:
-        seen = yield from plan_seen(scope)
-        encode(decide(seen.pointer), ROOM)  # a refusal comes before the first upload
-    with restored(bodies):
-        new = {name: body for name, body in bodies.items() if name not in carried}
-        keys = {name: directory.full(objects[name].key) for name in new}
-        try:
-            stored = yield from plan_uploads(new, keys, upload_seconds)
-        except Lost as error:
-            raise unavailable(scope, error, "nothing was published, retry") from error
-        for name, (size, sha256) in stored.items():
-            objects[name] = Entry(objects[name].key, size, sha256)
-        pointer = yield Shielded(_plan_write(scope, fence, decide, seen, once))
-    return pointer.published  # type: ignore[no-any-return]
-
-
-def _require_new(now: Pointer, once: str, holder: Fence | HasFence) -> None:
-    """Raise AlreadyDone or TooOld where the pointer has the key, or had it perhaps."""
-    before = now.done.keys.get(once)
-    if before is not None:
-        raise already_done(holder, once, before.number, before.at.timestamp())
-    if now.done.is_too_old(once):
-        raise TooOld(resource=now.resource, key=once, floor=now.done.floor)
-
-
-def _stored_by_own(
-    scope: Scope, fence: Fence, bodies: Mapping[str, Any], decide: Callable[[Pointer | None], Pointer]
-) -> Seen | None:
-    """Return the state that this guard has stored under ``fence``, so that it need not be read. None: read it.
-
-    It may be stale, and then the refusal comes after the upload. So this is for small bodies only. Where that state
-    would be refused, it is read, because only a state of the store may refuse.
-    """
-    seen = scope.stored.take(scope.resource, fence)
-    if seen is None or scope.is_stale(seen) or not _are_small(bodies):
-        return None
-    try:
-        encode(decide(seen.pointer), ROOM)
-    except (FencingError, ValueError):
-        return None
-    return seen
-
-
-def _are_small(bodies: Mapping[str, Any]) -> bool:
-    """Return whether all bodies to upload are small together, by sizes that are known."""
-    total = 0
-    for body in bodies.values():
-        if isinstance(body, Body):
-            try:
-                size = body.size
-            except OSError:  # the upload raises it
-                return False
-            if size is None or (total := total + size) > SMALL:
-                return False
-    return True
-
-
 def plan_delete(scope: Scope, fence: Fence, *, claim: bool) -> Plan[None]:
     """Make nothing current. The mark stays."""
     id_ = new_id()
 
     def decide(now: Pointer | None) -> Pointer:
-        return states.with_deletion(now, fence, _admit(scope, now, fence, claim), id_, scope.now())
+        return states.with_deletion(now, fence, admit_change(scope, now, fence, claim), id_, scope.now())
 
-    yield Shielded(_plan_write(scope, fence, decide))
+    yield Shielded(plan_write_pointer(scope, fence, decide))
 
 
-def _admit(scope: Scope, now: Pointer | None, fence: Fence, claim: bool) -> Mark:
+def admit_change(scope: Scope, now: Pointer | None, fence: Fence, claim: bool) -> Mark:
+    """Return the mark under which ``fence`` may change this state. Raise what refuses it."""
     if claim:
         mark: Mark | None = admit_claim_at(None if now is None else now.kept, fence)
     else:
@@ -181,13 +93,15 @@ def _admit(scope: Scope, now: Pointer | None, fence: Fence, claim: bool) -> Mark
     return admitted
 
 
-def _plan_write(
+def plan_write_pointer(
     scope: Scope,
     fence: Fence,
     decide: Callable[[Pointer | None], Pointer],
     seen: Seen | None = None,
     once: str | None = None,
 ) -> Plan[Pointer]:
+    """Change the pointer as ``decide`` says. Raise OutcomeUnknown where nobody can say whether that happened."""
+
     def unknown(wanted: Pointer) -> FencingError:
         writes = " ".join(wanted.recent_writes)
         return OutcomeUnknown(fence=fence, seq=wanted.kept.seq, recent_writes=writes, once=once)

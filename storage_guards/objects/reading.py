@@ -47,7 +47,8 @@ class PublicationBase(Mapping[str, Entry]):
         self.number = published.number
         self.token = published.token
         self.published_at: datetime = published.at
-        self._objects = dict(published.objects)
+        assert published.objects is not None
+        self._objects = published.objects
         self._directory = directory
         self._perform = perform
         self._seconds = seconds

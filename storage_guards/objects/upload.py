@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
+
+NO_TEXTS: Mapping[str, str] = MappingProxyType({})
 
 MOST_METADATA_BYTES = 2048
 """Names and values together. S3 takes as many; the others take more."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import Any
 
 from fencing.kernel.effects import Plan
 from storage_guards.objects.batch import ABORT_SECONDS
@@ -30,6 +29,7 @@ from storage_guards.objects.requests import (
     Put,
     Send,
 )
+from storage_guards.objects.upload import NO_TEXTS
 
 PART = 8 * 2**20
 """Bytes of a part. S3 takes 10,000 parts, so 80 GB of a body whose size is not known."""
@@ -38,8 +38,6 @@ MOST_PARTS = 9_000
 
 SMALL = PART
 """A body up to this size is one put."""
-
-NOTHING: Mapping[str, str] = {}
 
 
 class Uploads:
@@ -53,43 +51,44 @@ class Uploads:
         self.seconds = seconds
         self._batch: object = None
 
-    def plan_add(self, name: str, body: Body, key: str, *, alone: bool = False) -> Plan[tuple[int, str]]:
-        """Read a body, and store it under ``key``. A small one may still be under way then: see :meth:`plan_finish`.
+    def plan_begin(self) -> Plan[None]:
+        """Be ready for objects. Nothing is sent yet."""
+        self._batch = yield BeginBatch(self.seconds)
+
+    def plan_store(self, key: str, body: Body, name: str | None = None) -> Plan[tuple[int, str]]:
+        """Read a body to its end, and store it. A small one may still be under way then: see :meth:`plan_finish`.
 
         Args:
-            alone: it is the only object, so a small one is stored at once.
+            name: for the reports of progress. None: there are none.
 
         Returns:
-            Its size, and its SHA-256.
+            Its size, and the SHA-256 of what was handed over.
 
         Raises:
             Lost: the store did not take this one, or one before it.
         """
         pieces, total = yield OpenBody(body)
-        object_ = Incoming(self, name, key, total, body.attributes, body.tags)
+        coming = Incoming(self, key, name, total, body.attributes, body.tags)
         try:
             while (piece := (yield Next(pieces))) is not None:
-                yield from object_.plan_take(piece)
-            yield from object_.plan_end(alone=alone)
+                yield from coming.plan_take(piece)
+            yield from coming.plan_end()
             yield Close(pieces)
         except GeneratorExit:  # the plan was dropped: no request is possible any more
             raise
         except BaseException:
-            yield from object_.plan_abort()
+            yield from coming.plan_abort()
             yield Close(pieces)
             raise
-        return object_.size, object_.sha256
+        return coming.size, coming.sha256
 
     def plan_put(self, put: Put) -> Plan[None]:
         """Store a small object, together with others."""
-        if self._batch is None:
-            self._batch = yield BeginBatch(self.seconds)
         yield Add(self._batch, put)
 
     def plan_finish(self) -> Plan[None]:
         """Wait until the store has all small objects that were handed over. Raise Lost where it did not take one."""
-        if self._batch is not None:
-            yield Finish(self._batch, 2 * self.seconds)
+        yield Finish(self._batch, 2 * self.seconds)
 
     def plan_abort(self) -> Plan[None]:
         """Give up the small objects that are under way. None of them begins any more."""
@@ -101,6 +100,7 @@ class Incoming:
     """One object whose bytes come in pieces.
 
     Args:
+        name: for the reports of progress. None: there are none.
         total: its size where that is known.
 
     Attributes:
@@ -110,19 +110,19 @@ class Incoming:
     def __init__(
         self,
         uploads: Uploads,
-        name: str,
         key: str,
+        name: str | None = None,
         total: int | None = None,
-        attributes: Mapping[str, str] = NOTHING,
-        tags: Mapping[str, str] = NOTHING,
+        attributes: Mapping[str, str] = NO_TEXTS,
+        tags: Mapping[str, str] = NO_TEXTS,
     ) -> None:
-        self.name = name
         self.size = 0
         self._uploads = uploads
         self._key = key
+        self._name = name
         self._total = total
         self._attributes, self._tags = attributes, tags
-        self._head: list[bytes | memoryview] = []
+        self._head: list[bytes] = []
         self._upload: object = None
         self._hash = hashlib.sha256()
 
@@ -132,7 +132,8 @@ class Incoming:
         return self._hash.hexdigest()
 
     def plan_take(self, piece: bytes | memoryview) -> Plan[None]:
-        """Take the next bytes. They must not change any more."""
+        """Take the next bytes."""
+        piece = bytes(piece)  # a copy, unless it is bytes: what is hashed is what is sent
         self._hash.update(piece)
         self.size += len(piece)
         if self._upload is not None:
@@ -143,15 +144,14 @@ class Incoming:
             return
         yield from self._uploads.plan_finish()  # a slow connection has enough to do with one
         part = max(PART, (self._total or 0) // MOST_PARTS + 1)
-        seconds = self._uploads.seconds
-        self._upload = yield Begin(self._key, part, seconds, self._attributes, self._tags)
+        self._upload = yield Begin(self._key, part, self._uploads.seconds, self._attributes, self._tags)
         head, self._head, sent = self._head, [], 0
         for each in head:
             sent += len(each)
             yield from self._plan_send(each, sent)
 
-    def plan_end(self, *, alone: bool = False) -> Plan[None]:
-        """Store the rest. A small object may still be under way then, unless it is alone."""
+    def plan_end(self) -> Plan[None]:
+        """Store the rest. A small object may still be under way then."""
         seconds = self._uploads.seconds
         if self._upload is not None:
             yield Finish(self._upload, 2 * seconds)  # the last piece, and the end
@@ -159,11 +159,9 @@ class Incoming:
             return
         put = Put(self._key, b"".join(self._head), None, seconds, self._attributes, tags=self._tags)
         self._head = []
-        if alone:
-            yield put
-        else:
-            yield from self._uploads.plan_put(put)
-        yield Progressed(self.name, self.size, self._total)
+        yield from self._uploads.plan_put(put)
+        if self._name is not None:
+            yield Progressed(self._name, self.size, self._total)
 
     def plan_abort(self) -> Plan[None]:
         """Give up what is under way of it."""
@@ -171,28 +169,7 @@ class Incoming:
         if upload is not None:
             yield Abort(upload, min(ABORT_SECONDS, self._uploads.seconds))
 
-    def _plan_send(self, piece: bytes | memoryview, sent: int) -> Plan[None]:
+    def _plan_send(self, piece: bytes, sent: int) -> Plan[None]:
         yield Send(self._upload, piece, self._uploads.seconds)
-        yield Progressed(self.name, sent, self._total)
-
-
-def plan_uploads(
-    bodies: Mapping[str, Any], keys: Mapping[str, str], seconds: float
-) -> Plan[dict[str, tuple[int, str]]]:
-    """Store bodies under keys that no other upload writes. Return the size and the SHA-256 of each.
-
-    Raises:
-        Lost: the store did not take all of them. None is under way any more.
-    """
-    uploads = Uploads(seconds)
-    stored = {}
-    try:
-        for name, body in bodies.items():
-            stored[name] = yield from uploads.plan_add(name, body, keys[name], alone=len(bodies) == 1)
-        yield from uploads.plan_finish()
-    except GeneratorExit:  # the plan was dropped: no request is possible any more
-        raise
-    except BaseException:
-        yield from uploads.plan_abort()
-        raise
-    return stored
+        if self._name is not None:
+            yield Progressed(self._name, sent, self._total)

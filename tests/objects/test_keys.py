@@ -15,7 +15,6 @@ from storage_guards.objects.keys import (
     check_key,
     check_name,
     check_new_name,
-    earlier_key_to_name,
     escape,
     key_to_name,
     name_to_key,
@@ -85,22 +84,14 @@ def test_no_name_begins_as_an_escaped_one() -> None:
     assert check_new_name("!escaped") == "!escaped"
 
 
-@pytest.mark.parametrize(
-    ("key", "name"),
-    [
-        ("year=3D2026/part-0.parquet", "year=2026/part-0.parquet"),
-        ("=21escaped/x", "!escaped/x"),
-        ("=7E/x", "~/x"),
-        ("=/x/=", "/x/"),
-        ("=C3=A4", "ä"),
-        ("x" * 134 + "=~" + "0" * 64, "x" * 134 + "=~" + "0" * 64),
-    ],
-)
-def test_keys_of_earlier_versions_are_read(key: str, name: str) -> None:
-    parsed = DataKey.parse(f"{DATA}/{key}")
+def test_no_object_has_the_key_of_a_manifest() -> None:
+    key = Directory.manifest_key(7, "a" * 22, "u" * 16)
+    parsed = DataKey.parse(key)
     assert parsed is not None
-    assert (parsed.key, parsed.name) == (f"{DATA}/{key}", name)
-    assert earlier_key_to_name(key) == name
+    assert (parsed.key, parsed.number, parsed.upload, parsed.name) == (key, 7, "u" * 16, None)
+    fence = Fence("r", 7, "a" * 22)
+    for name in ("manifest.jsonl", "../manifest.jsonl", "~/manifest.jsonl"):
+        assert Directory.data_key(fence, "u" * 16, name) != key
 
 
 def test_everything_fits_in_a_key() -> None:
@@ -117,7 +108,9 @@ DATA = "data/0000000000000007." + "a" * 22 + "/" + "u" * 16
     "key",
     ["", "pointer.json", "data/7.token/u/x", "data/../x", "/data/x", DATA, f"/{DATA}", f"{DATA}".replace("7", "0")],
 )
-@pytest.mark.parametrize("end", ["", "/", "/..", "/a//b", "/a/", "/.a", "/a b", "/a/../../b"])
+@pytest.mark.parametrize(
+    "end", ["", "/", "/..", "/a//b", "/a/", "/.a", "/a b", "/a/../../b", "/a", "/manifest.json", "/manifest.jsonl/x"]
+)
 def test_foreign_keys_are_not_parsed(key: str, end: str) -> None:
     assert DataKey.parse(key + end) is None
 

@@ -16,12 +16,13 @@ from fencing.kernel.fence import Mark
 from storage_guards.objects import changes
 from storage_guards.objects.changes import Scope
 from storage_guards.objects.keys import Layout
-from storage_guards.objects.pointer import Entry, Pointer, Published
+from storage_guards.objects.uploads import SMALL
+from storage_guards.objects.pointer import Entry, Pointer
 from storage_guards.objects.requests import Version
 from storage_guards.objects.seen import MOST_STORED, Seen, StoredPointers
-from storage_guards.objects.uploads import SMALL
 from tests.support.object_faults import FaultyStore
 from tests.support.object_guards import PublicationDesk as Desk
+from tests.support.object_publications import SHA256, published
 from tests.support.request_counts import RequestCounts
 from tests.support.servers import HttpProxy
 from tests.support.sides import Side
@@ -232,9 +233,9 @@ def test_a_slow_upload_of_a_thread_yields_to_what_another_thread_has_stored(desk
 
 def seen(resource: str = R, fence: Fence = A, seq: int = 1, objects: int = 0, version: str | None = "v") -> Seen:
     now = datetime.now(UTC)
-    entries = {str(number): Entry("key", 1) for number in range(objects)}
-    published = Published("i" * 16, fence.number, fence.token, now, entries)
-    pointer = Pointer(resource, Mark(fence.number, fence.token, seq), now, ("*" + "i" * 16,), published)
+    entries = {str(number): Entry("key", 1, SHA256) for number in range(objects)}
+    new = published(fence, "i" * 16, now, entries)
+    pointer = Pointer(resource, Mark(fence.number, fence.token, seq), now, ("*" + "i" * 16,), new)
     return Seen(pointer, Version(version, None), 0.0)
 
 
