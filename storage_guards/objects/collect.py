@@ -95,7 +95,7 @@ def _plan_find(scope: Scope, pointer: Pointer | None) -> Plan[tuple[list[list[_M
     if pointer is not None and (current := pointer.published) is not None:
         objects = current.objects
         if objects is None:
-            objects = (yield from plan_whole(scope, current, scope.seconds)).objects
+            objects = (yield from plan_whole(scope, current, scope.seconds)).objects or {}
         named = {current.manifest_key, *(entry.key for entry in objects.values())}
     groups: dict[tuple[int, str, str], list[_Member]] = {}
     for each in listed:

@@ -16,7 +16,7 @@ from fencing.kernel.effects import Plan, run_async
 from fencing.kernel.errors import OutcomeUnknown, StaleRead
 from fencing.kernel.fence import Fence, HasFence, Mark
 from storage_guards.bounds import check_unknown
-from storage_guards.objects.bodies import Body, total_of
+from storage_guards.objects.bodies import Body
 from storage_guards.objects.changes import Scope
 from storage_guards.objects.collect import UploadFound, plan_history
 from storage_guards.objects.folder import files_in
@@ -185,7 +185,7 @@ class AsyncObjectStoreGuard(AsyncProbedOnce):
         scope, plan = self._plan_publish(holder, objects, claim, replacing, sending, once, keeping, dropping)
         await self._verified(scope.seconds)
         try:
-            with reported(progress, scope.resource, total_of(objects)) as report:
+            with reported(progress, scope.resource, objects) as report:
                 return self._publication(scope, await self._run(plan, report))
         except BaseException as error:  # noqa: BLE001 - raised again, with its meaning
             raise sending.explain(error)  # noqa: B904 - it sets the cause

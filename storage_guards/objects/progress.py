@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from storage_guards.objects.bodies import total_of
+
 Progress = Callable[[str, int, int | None], object]
 """A function of a name, the number of its bytes handed over so far, and the total, or None where it is not known."""
 
@@ -21,12 +23,12 @@ def check_progress(progress: Progress | str | None) -> None:
 
 
 @contextmanager
-def reported(progress: Progress | str | None, title: str, total: int | None) -> Iterator[Progress | None]:
+def reported(progress: Progress | str | None, title: str, objects: object = None) -> Iterator[Progress | None]:
     """Give the function to report to, and close its bar at the end.
 
     Args:
         title: of a bar.
-        total: the bytes of all objects together, where that is known.
+        objects: all that will be published, where that is known.
 
     Raises:
         ModuleNotFoundError: the bar's package is not installed.
@@ -34,7 +36,7 @@ def reported(progress: Progress | str | None, title: str, total: int | None) -> 
     if progress == "tqdm":
         from tqdm.auto import tqdm  # type: ignore[import-untyped]
 
-        with tqdm(desc=title, total=total, unit="B", unit_scale=True, unit_divisor=1024) as bar:
+        with tqdm(desc=title, total=total_of(objects), unit="B", unit_scale=True, unit_divisor=1024) as bar:
             yield _Sum(lambda more: bar.update(more))
     elif progress == "rich":
         from rich.progress import BarColumn, DownloadColumn, TextColumn, TransferSpeedColumn
@@ -42,7 +44,7 @@ def reported(progress: Progress | str | None, title: str, total: int | None) -> 
 
         columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn()
         with RichProgress(*columns) as bars:
-            task = bars.add_task(title, total=total)
+            task = bars.add_task(title, total=total_of(objects))
             yield _Sum(lambda more: bars.update(task, advance=more))
     else:
         assert not isinstance(progress, str)

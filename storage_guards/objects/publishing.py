@@ -16,7 +16,7 @@ from storage_guards.objects.bodies import PIECE, Bodies, Body, Gathered, as_byte
 from storage_guards.objects.changes import Scope, plan_seen, unavailable
 from storage_guards.objects.history import plan_whole
 from storage_guards.objects.keys import check_name, check_new_name, new_id
-from storage_guards.objects.manifest import manifest_lines
+from storage_guards.objects.manifest import MAX_MANIFEST_BYTES, manifest_lines
 from storage_guards.objects.plans import ANYTHING, admit_change, plan_write_pointer
 from storage_guards.objects.pointer import MAX_OBJECTS, Entry, Manifest, Pointer, Published, summed
 from storage_guards.objects.reading import PublicationBase
@@ -241,6 +241,10 @@ class Publishing:
             yield from self._uploads.plan_finish()
         except Lost as error:
             raise self.explained(error) from error
+        if stored[0] > MAX_MANIFEST_BYTES:
+            raise ValueError(
+                f"the manifest has {stored[0]} bytes, over {MAX_MANIFEST_BYTES}; use fewer or shorter names"
+            )
         published = Published(self._id, fence.number, fence.token, at, Manifest(*stored, *summed(objects)), objects)
         shown = published if states.fit_inline(objects) else replace(published, objects=None)
 

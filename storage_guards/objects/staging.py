@@ -177,7 +177,7 @@ class Staging:
             raise RuntimeError("this publication was begun before; call publishing() again")
         self._verify()
         with ExitStack() as stack:
-            self._report = stack.enter_context(reported(self._progress, self._title, None))
+            self._report = stack.enter_context(reported(self._progress, self._title))
             stack.enter_context(restored(self._publishing.bodies.read))
             self._run(self._publishing.plan_begin())
             self._stack = stack.pop_all()

@@ -183,7 +183,7 @@ class AsyncStaging:
             raise RuntimeError("this publication was begun before; call publishing() again")
         await self._verify()
         with ExitStack() as stack:
-            self._report = stack.enter_context(reported(self._progress, self._title, None))
+            self._report = stack.enter_context(reported(self._progress, self._title))
             stack.enter_context(restored(self._publishing.bodies.read))
             await self._run(self._publishing.plan_begin())
             self._stack = stack.pop_all()

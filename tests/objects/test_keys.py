@@ -49,7 +49,7 @@ def test_a_key_is_plain_and_stays_in_its_directory(name: str) -> None:
     assert " " not in key
     assert all(part not in ("", ".", "..") for part in key.split("/"))
     assert "/" not in escape(name)
-    assert parsed.name == name or "%" in name or (len(key) > 200 and "~" in parsed.name)
+    assert parsed.name == name or "%" in name or (len(key) > 200 and "~" in (parsed.name or ""))
 
 
 def test_random_names_come_back() -> None:
@@ -80,7 +80,6 @@ def test_no_name_begins_as_an_escaped_one() -> None:
     for name in ("!escaped/", "!escaped/x", "!escaped/ä"):
         with pytest.raises(ValueError, match="reserved"):
             check_new_name(name)
-        assert check_name(name) == name, "an earlier version may have stored it"
     assert check_new_name("!escaped") == "!escaped"
 
 

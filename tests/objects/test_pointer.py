@@ -185,13 +185,13 @@ def test_it_is_bounded() -> None:
     many = {f"{number}": entry(f"{number}") for number in range(MOST_INLINE)}
     assert fit_inline(many)
     assert not fit_inline({**many, "x": entry()})
-    long = {f"{number:04d}" + "\x01" * 1000: Entry("k" * 370, 2**50, SHA256) for number in range(100)}
+    long: dict[str, Entry] = {}
     while fit_inline(long):
-        long[f"{len(long):04d}" + "\x01" * 1000] = long["0000" + "\x01" * 1000]
-    assert len(long) < MOST_INLINE
+        long[f"{len(long):04d}" + "\x01" * 1000] = Entry("k" * 370, 2**50, SHA256)
+    assert len(long) < 100
     long.popitem()
-    shown = json.dumps({name: shown_entry(each) for name, each in long.items()}, indent=5)
-    assert len(shown) < MOST_INLINE_BYTES
+    shown = {name: shown_entry(each) for name, each in long.items()}
+    assert len(json.dumps({"published": {"objects": shown}}, indent=1)) < MOST_INLINE_BYTES
 
 
 def test_the_longest_pointer_is_within_the_bound() -> None:
@@ -206,6 +206,7 @@ def test_the_longest_pointer_is_within_the_bound() -> None:
     assert len(encode(replace(state, done=done))) < MAX_POINTER_BYTES - MOST_INLINE_BYTES - 2**16
 
 
+SHOWN = {"key": entry().key, "size": 3, "sha256": SHA256}
 DONE = {"number": 7, "at": "2026-01-31T12:00:00+00:00"}
 
 
@@ -288,7 +289,7 @@ def broken(change: Any) -> bytes:
         broken(lambda it: it["published"]["objects"].update(x={"key": "data/x", "size": 1, "sha256": SHA256})),
         broken(lambda it: it["published"]["objects"].update(x={"key": entry().key, "size": -1, "sha256": SHA256})),
         broken(lambda it: it["published"]["objects"].update(x=None)),
-        broken(lambda it: it["published"]["objects"].update(x={"key": entry().key, "size": 1, "sha256": SHA256, "other": 1})),
+        broken(lambda it: it["published"]["objects"].update(x={**SHOWN, "other": 1})),
         broken(lambda it: it["published"].update(other=1)),
         broken(lambda it: it["published"]["objects"].update({"": {"key": entry().key, "size": 1, "sha256": SHA256}})),
         broken(lambda it: it.update(deleted={"number": 7})),

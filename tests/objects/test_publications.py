@@ -18,7 +18,7 @@ from obstore.store import MemoryStore
 
 from fencing import Fence, GuardUnavailable, StaleFence, StaleRead
 from storage_guards.objects.plans import ANYTHING
-from storage_guards.objects.requests import Get, Next, OpenBody
+from storage_guards.objects.requests import BeginBatch, Get, Next, OpenBody
 from storage_guards.objects.uploads import SMALL
 from tests.support.object_faults import FaultyStore
 from tests.support.object_guards import Place
@@ -201,9 +201,9 @@ def test_bad_arguments_are_refused_before_anything_is_sent(side: Side) -> None:
     for name in ("", "x" * 1025, "\ud800"):
         desk.refused(ValueError, A, {"a": b"", name: b""})
     desk.refused(TypeError, A, {7: b""})
-    desk.refused(TypeError, A, [("x", b"")])
+    for objects in (7, "x", b"x", [b"x"], [["x", b""]]):
+        desk.refused(TypeError, A, objects)
     desk.refused(TypeError, A, {"x": b""}, replacing="x")
-    desk.refused(ValueError, A, {f"{number}": b"" for number in range(1001)})
     desk.refused(StaleFence, Fence(R, 1, "x" * 22), {"x": b""})
     desk.refused(StaleRead, A, {"x": b""}, replacing=None)
     assert store.puts == []
@@ -291,6 +291,7 @@ def test_a_discarded_publication_ends_silently(desk: Desk) -> None:
     """As when a loop is closed with it in there."""
     _, plan = desk.guard._plan_publish(A, {"x": iter([b"1"])}, True, ANYTHING)
     assert isinstance(next(plan), Get)
+    assert isinstance(plan.send(None), BeginBatch)
     opened = plan.send(None)
     assert isinstance(opened, OpenBody)
     assert isinstance(plan.send(desk.call(desk.guard._perform, opened)), Next)
@@ -348,7 +349,7 @@ def test_an_entry_is_carried_over_without_a_copy(side: Side) -> None:
     first = desk.publish(A, {"a": b"1", "b": b"2"}, claim=True)
     del store.puts[:]
     second = desk.publish(A, {**first, "renamed": first["a"], "new": b"3"})
-    assert len(store.puts) == 2, "one body, and the pointer"
+    assert len(store.puts) == 3, "one body, the manifest, and the pointer"
     assert second["renamed"] == first["a"]
     assert desk.current == {"a": b"1", "b": b"2", "renamed": b"1", "new": b"3"}
 
@@ -359,31 +360,6 @@ def test_an_entry_is_carried_over_as_it_is_or_not_at_all(desk: Desk) -> None:
     desk.refused(StaleRead, A, {"x": replace(first["x"], size=2)})
     desk.refused(StaleRead, A, {"x": replace(first["x"], key=first["x"].key + "y")})
     assert desk.current == {"x": b"123"}
-
-
-@pytest.mark.thorough
-def test_a_publication_leaves_room_for_claims(desk: Desk) -> None:
-    """One that fills its pointer to the last byte would keep the next, longer claim out for ever."""
-    entry = desk.publish(A, {"x": b""}, claim=True)["x"]
-
-    def fits(more: int) -> bool:
-        """Whether names fit that have so many characters more, together."""
-        names = [f"{number:03d}" + "n" * (900 + more // 970 + (number < more % 970)) for number in range(970)]
-        try:
-            desk.publish(A, dict.fromkeys(names, entry))
-            return True
-        except ValueError as error:
-            assert "bytes" in str(error)
-            return False
-
-    low, high = 0, 970 * 100  # fits, and does not
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    assert 0 < low < 970 * 100 - 1
-    longest = Fence(R, 2**53 - 1, "l" * 128)
-    desk.call(desk.guard.claim, longest)
-    desk.publish(longest, {"x": b"1"})
 
 
 def test_threads_that_share_a_fence(desk: Desk) -> None:

@@ -44,7 +44,7 @@ def test_tags_are_for_stores_that_have_them(side: Side, size: int) -> None:
     desk = Desk(side, Tagged())
     bodies = {"x": Upload(bytes(size), tags={"team": "data"})}
     desk.publish(A, bodies, claim=True)
-    assert seen == [{"team": "data"}, None], "the pointer has none"
+    assert seen == [{"team": "data"}, None, None], "the manifest and the pointer have none"
     desk.guard._io.store = GCSStore("bucket")
     assert "Google Cloud Storage has none" in desk.refused(ValueError, A, bodies)
 
