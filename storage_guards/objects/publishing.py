@@ -294,11 +294,6 @@ class Written:
         self._gathered = Gathered()
         self._is_over = False
 
-    @property
-    def size(self) -> int:
-        """The bytes so far."""
-        return self._coming.size + len(self._gathered.rest)
-
     def plan_write(self, data: Any) -> Plan[int]:
         """Take bytes, and return how many. They are copied."""
         view = as_bytes(data)
@@ -363,9 +358,11 @@ class Pairs:
             read_once(source, "the iterable of objects")
 
     def pieces(self) -> Iterator[tuple[str, Any]]:
+        """Give the pairs."""
         yield from map(_checked, self._source)
 
     async def pieces_async(self) -> AsyncIterator[tuple[str, Any]]:
+        """Give the pairs, of a sync iterable in this task."""
         if isinstance(self._source, AsyncIterable):
             async for pair in self._source:
                 yield _checked(pair)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from storage_guards.objects.staging import Staging
+from typing import Any
 
 
-def filesystem(self: Staging) -> Any:
+def filesystem(self: Any) -> Any:
     """Return a filesystem of fsspec that writes into this publication, and reads nothing.
 
     It is for ``pyarrow.dataset.write_dataset``, ``DataFrame.to_parquet`` and others. What they remove is left out, also

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fsspec import AbstractFileSystem  # type: ignore[import-untyped]
-
-if TYPE_CHECKING:
-    from storage_guards.objects.staging import Staging
 
 
 class StagedFiles(AbstractFileSystem):  # type: ignore[misc]
@@ -20,7 +17,7 @@ class StagedFiles(AbstractFileSystem):  # type: ignore[misc]
     protocol = "fencing-staging"
     cachable = False
 
-    def __init__(self, staging: Staging) -> None:
+    def __init__(self, staging: Any) -> None:
         super().__init__()
         self._staging = staging
 

@@ -56,10 +56,6 @@ class Writer(io.RawIOBase):
         finally:
             super().close()
 
-    def tell(self) -> int:
-        """Return the bytes so far."""
-        return self._written.size
-
     def writable(self) -> bool:
         return True
 

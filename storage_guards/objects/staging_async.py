@@ -60,13 +60,9 @@ class AsyncWriter:
         # SYNC:     super().close()
         await self._run(self._written.plan_close())  # ASYNC
 
-    def tell(self) -> int:
-        """Return the bytes so far."""
-        return self._written.size
-
     # SYNC: def writable(self) -> bool:
     # SYNC:     return True
-    # SYNC:
+
     # SYNC: def __del__(self) -> None:
     # SYNC:     """Do not close it: what an error has cut off would be taken for whole."""
 

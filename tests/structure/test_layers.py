@@ -223,6 +223,8 @@ ROOMS = {
     ),
     "storage_guards.psycopg": Room((KERNEL, "fencing.sql.errors", *SHARED, "storage_guards.sql"), ("psycopg",)),
     "storage_guards.objects": Room((KERNEL, *SHARED, "storage_guards.kept"), ("obstore",)),
+    "storage_guards.objects.progress": Room(("storage_guards.objects",), ("rich", "tqdm")),
+    "storage_guards.objects.staged_fsspec": Room(("storage_guards.objects",), ("fsspec",)),
     "storage_guards.redis": Room((*REDIS_CLIENT, *SHARED), ("redis",)),
     "storage_guards.redis.clients": Room(
         (*REDIS_CONNECTIONS, "fencing.redis.connection_factory"), ("redis",)
