@@ -13,7 +13,7 @@ from fencing.kernel.fence import Fence, HasFence, Mark, check_resource
 from storage_guards.bounds import check_timeout, wait_seconds
 from storage_guards.continuity import Continuity
 from storage_guards.kept import admit_claim_at
-from storage_guards.objects.bodies import Bodies, Body
+from storage_guards.objects.bodies import Bodies
 from storage_guards.objects.changes import Scope, Trail, plan_read, plan_seen_all
 from storage_guards.objects.collect import UploadFound, plan_collect
 from storage_guards.objects.history import plan_current
@@ -115,7 +115,7 @@ class ObjectGuard:
             publishing.remove(name)
         return scope, plan_publish(publishing, self._bodies(publishing, objects))
 
-    def _bodies(self, publishing: Publishing, objects: Any) -> Mapping[str, Body | Entry] | Pairs:
+    def _bodies(self, publishing: Publishing, objects: Any) -> Mapping[str, Any] | Pairs:
         """Return what is to be published. All of a mapping is checked now, before anything is sent."""
         if not isinstance(objects, Mapping):
             return Pairs(objects, asynchronous=self._asynchronous)
@@ -127,7 +127,7 @@ class ObjectGuard:
             else:
                 check_new_name(name)
         return {
-            name: body if isinstance(body, Entry) else publishing.bodies.take(name, body)
+            name: body if isinstance(body, Entry) else publishing.bodies.checked(name, body)
             for name, body in objects.items()
         }
 

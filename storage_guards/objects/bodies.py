@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import math
 import os
 import threading
 import weakref
@@ -248,6 +249,12 @@ class Bodies:
             self.read.append(body)
         return body
 
+    def checked(self, name: str, given: Any) -> Any:
+        """Check a body that will be taken later. Return what to take then: a body only where that must remember
+        something, because there may be many."""
+        body = self.take(name, given)
+        return body if body.must_be_restored else given
+
 
 @contextmanager
 def restored(bodies: Iterable[Body]) -> Iterator[None]:
@@ -287,20 +294,26 @@ def read_once(source: object, label: str) -> None:
     _read_before.put(source, _CONSUMED)
 
 
-def total_of(bodies: object) -> int | None:
-    """Return the bytes of all bodies of a mapping together. None: they are not known before they are read."""
+def total_of(bodies: object, most: float = math.inf) -> int | None:
+    """Return the bytes of all bodies of a mapping together. None: they are not known before they are read.
+
+    Args:
+        most: where it is more, any greater number is returned.
+    """
     if not isinstance(bodies, Mapping):
         return None
     total = 0
     for given in bodies.values():
         source = given.body if isinstance(given, Upload) else given
         try:
-            size = 0 if isinstance(source, Entry) else _size(source)
+            size = 0 if isinstance(source, Entry) else source.size if isinstance(source, Body) else _size(source)
         except OSError:  # the upload raises it
             return None
         if size is None:
             return None
         total += size
+        if total > most:
+            break
     return total
 
 

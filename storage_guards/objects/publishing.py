@@ -12,7 +12,7 @@ from fencing.kernel.effects import Plan, Shielded
 from fencing.kernel.errors import FencingError, StaleRead, TooOld
 from fencing.kernel.fence import Fence, HasFence, Mark
 from storage_guards.objects import pointer as states
-from storage_guards.objects.bodies import PIECE, Bodies, Body, Gathered, as_bytes, read_once, restored
+from storage_guards.objects.bodies import PIECE, Bodies, Body, Gathered, as_bytes, read_once, restored, total_of
 from storage_guards.objects.changes import Scope, plan_seen, unavailable
 from storage_guards.objects.history import plan_whole
 from storage_guards.objects.keys import check_name, check_new_name, new_id
@@ -377,14 +377,15 @@ def _checked(pair: Any) -> tuple[str, Any]:
     return pair
 
 
-def plan_publish(publishing: Publishing, objects: Mapping[str, Body | Entry] | Pairs) -> Plan[Published]:
+def plan_publish(publishing: Publishing, objects: Mapping[str, Any] | Pairs) -> Plan[Published]:
     """Upload the bodies, then make all objects current at once."""
     pairs = None
     with restored(publishing.bodies.read):
         try:
             if isinstance(objects, Mapping):
+                total = total_of(objects, SMALL)
                 carried = [entry for entry in objects.values() if isinstance(entry, Entry)]
-                yield from publishing.plan_begin(carried, is_small=_are_small(objects.values()))
+                yield from publishing.plan_begin(carried, is_small=total is not None and total <= SMALL)
                 for name, body in objects.items():
                     yield from publishing.plan_add(name, body)
             else:
@@ -400,17 +401,3 @@ def plan_publish(publishing: Publishing, objects: Mapping[str, Body | Entry] | P
             if pairs is not None:
                 yield Close(pairs)
             raise
-
-
-def _are_small(bodies: Iterable[Body | Entry]) -> bool:
-    """Return whether all bodies to upload are small together, by sizes that are known."""
-    total = 0
-    for body in bodies:
-        if isinstance(body, Body):
-            try:
-                size = body.size
-            except OSError:  # the upload raises it
-                return False
-            if size is None or (total := total + size) > SMALL:
-                return False
-    return True

@@ -8,15 +8,16 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from concurrent.futures import CancelledError
 from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import pytest
+from obstore.store import MemoryStore
 
 from fencing import Fence, GuardUnavailable, OutcomeUnknown, StaleFence, StaleRead
 from storage_guards import Upload
 from storage_guards.objects import uploads
-from storage_guards.objects.uploads import SMALL
 from tests.support.object_faults import FaultyStore
 from tests.support.object_guards import PublicationDesk as Desk
 from tests.support.sides import Side
@@ -24,6 +25,13 @@ from tests.support.sides import Side
 R = "orders:1"
 A, B = Fence(R, 1, "a" * 22), Fence(R, 2, "b" * 22)
 MIB = 2**20
+SMALL = MIB
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is big takes less time."""
+    monkeypatch.setattr(uploads, "SMALL", SMALL)
 
 
 @pytest.fixture
@@ -176,7 +184,7 @@ def written(desk: Desk, chunks: Iterable[Any], **options: Any) -> None:
                 assert file.write(chunk) == len(chunk)
 
 
-@pytest.mark.parametrize("size", [0, 5, 3 * MIB, SMALL, SMALL + 1])
+@pytest.mark.parametrize("size", [0, 5, SMALL - 10, SMALL - 9, 3 * MIB])
 def test_a_writer_publishes_what_was_written(faulty: Desk, size: int) -> None:
     buffer = bytearray(b"0123456789")
     reported: list[tuple[str, int, int | None]] = []
@@ -187,14 +195,14 @@ def test_a_writer_publishes_what_was_written(faulty: Desk, size: int) -> None:
 
 def test_what_was_written_may_be_changed_afterwards(faulty: Desk) -> None:
     def chunks() -> Iterator[bytearray]:
-        buffer = bytearray(2 * MIB)
+        buffer = bytearray(MIB)
         for number in range(6):
             buffer[:] = bytes([number]) * len(buffer)
             yield buffer
             buffer[:] = b"?" * len(buffer)
 
     written(faulty, chunks())
-    assert faulty.current == {"part-0": b"".join(bytes([number]) * (2 * MIB) for number in range(6))}
+    assert faulty.current == {"part-0": b"".join(bytes([number]) * MIB for number in range(6))}
 
 
 def test_a_writer_that_is_not_closed_keeps_all_from_being_published(faulty: Desk) -> None:
@@ -292,6 +300,39 @@ def is_whole(desk: Desk) -> None:
     assert len(current) == 44
     for name, data in current.items():
         assert data == bytes([int(name[0])]) * (810_000 if name.endswith("big") else 90_000)
+
+
+class Late(MemoryStore):
+    """A store that looks at the pieces of a big body only when all have come."""
+
+    def __init__(self) -> None:
+        self.pieces: list[Any] = []
+
+    async def put_async(self, path: str, file: Any, **options: Any) -> Any:
+        if options["use_multipart"]:
+            self.pieces = [piece async for piece in file]
+            file, options = b"".join(self.pieces), {}
+        return await super().put_async(path, file, **options)
+
+
+def test_what_is_sent_is_what_was_hashed(side: Side) -> None:
+    """A buffer that changes while it is under way would be published under the hash of something else."""
+    desk = Desk(side, Late())
+    buffer = bytearray(SMALL + 3 * MIB)
+
+    def change(_: str, sent: int, __: int | None) -> None:
+        buffer[:sent] = b"?" * sent
+
+    published = desk.publish(A, {"x": buffer}, claim=True, progress=change)
+    assert sha256(desk.call(published.read, "x")).hexdigest() == published["x"].sha256
+
+
+def test_small_writes_are_gathered(side: Side) -> None:
+    desk = Desk(side, Late())
+    desk.call(desk.guard.claim, A)
+    written(desk, [bytes(10_000)] * 400)
+    assert len(desk.store.pieces) < 6
+    assert sum(map(len, desk.store.pieces)) == 4_000_000
 
 
 # Keeping
@@ -393,6 +434,22 @@ def test_unchanged_bytes_are_not_uploaded_again(faulty: Desk, tmp_path: Path) ->
     del faulty.store.puts[:]
     faulty.publish(A, {"bytes": b"bytes"})
     assert len(data_puts(faulty)) == 1, "what it replaces was not passed to it"
+
+
+def test_a_file_of_another_size_is_read_once(faulty: Desk) -> None:
+    class Counted(io.BytesIO):
+        reads = 0
+
+        def read(self, size: int | None = -1) -> bytes:
+            data = super().read(size)
+            self.reads += bool(data)
+            return data
+
+    for body, reads in ((b"1234", 1), (b"124", 2), (b"123", 1)):
+        before = faulty.publish(A, {"x": b"123"})
+        file = Counted(body)
+        faulty.publish(A, {"x": file}, replacing=before)
+        assert file.reads == reads
 
 
 def test_a_body_that_changes_while_it_is_compared(faulty: Desk) -> None:
