@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from storage_guards.objects.collect import UploadFound as UploadFound
     from storage_guards.objects.guard import ObjectStoreGuard as ObjectStoreGuard
     from storage_guards.objects.guard_async import AsyncObjectStoreGuard as AsyncObjectStoreGuard
+    from storage_guards.objects.history import PublicationFound as PublicationFound
     from storage_guards.objects.in_place import StoredObject as StoredObject
     from storage_guards.objects.pointer import Entry as Entry
     from storage_guards.objects.probe import ProbeReport as ProbeReport
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from storage_guards.objects.publication import Stream as Stream
     from storage_guards.objects.publication_async import AsyncPublication as AsyncPublication
     from storage_guards.objects.publication_async import AsyncStream as AsyncStream
+    from storage_guards.objects.reading import PublicationDiff as PublicationDiff
     from storage_guards.objects.staging import Staging as Staging
     from storage_guards.objects.staging import Writer as Writer
     from storage_guards.objects.staging_async import AsyncStaging as AsyncStaging
@@ -62,6 +64,7 @@ _HOME = {
     "objects.collect": ("UploadFound",),
     "objects.guard": ("ObjectStoreGuard",),
     "objects.guard_async": ("AsyncObjectStoreGuard",),
+    "objects.history": ("PublicationFound",),
     "objects.in_place": ("StoredObject",),
     "objects.pointer": ("Entry",),
     "objects.probe": ("ProbeReport",),
@@ -70,6 +73,7 @@ _HOME = {
     "objects.staging": ("Staging", "Writer"),
     "objects.staging_async": ("AsyncStaging", "AsyncWriter"),
     "objects.upload": ("Upload",),
+    "objects.reading": ("PublicationDiff",),
     "psycopg.guard": ("PsycopgGuard",),
     "psycopg.guard_async": ("AsyncPsycopgGuard",),
     "redis.guard": ("RedisGuard", "RedisTransaction"),

@@ -86,6 +86,7 @@ app.command("sql")(databases.sql)
 
 _objects = typer.Typer(help="Look after what guards keep in an object store.")
 _objects.command("verify")(objects.verify)
+_objects.command("history")(objects.history)
 _objects.command("collect")(takes_services(objects.collect))
 app.add_typer(_objects, name="objects")
 

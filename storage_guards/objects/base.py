@@ -16,7 +16,7 @@ from storage_guards.kept import admit_claim_at
 from storage_guards.objects.bodies import Bodies
 from storage_guards.objects.changes import Scope, Trail, plan_read, plan_seen_all
 from storage_guards.objects.collect import UploadFound, plan_collect
-from storage_guards.objects.history import plan_current
+from storage_guards.objects.history import At, check_at, plan_publication
 from storage_guards.objects.in_place import MOST_IN_PLACE, StoredObject, plan_get, plan_landed_in_place, plan_write
 from storage_guards.objects.io import ObjectIO
 from storage_guards.objects.keys import Layout, check_key, check_name, check_new_name
@@ -94,8 +94,10 @@ class ObjectGuard:
         pointer = yield from plan_read(scope)
         return None if pointer is None else pointer.mark
 
-    def _plan_current(self, scope: Scope) -> Plan[Published | None]:
-        return plan_current(scope, self._upload_timeout)
+    def _plan_publication(self, scope: Scope, at: At | None) -> Plan[Published | None]:
+        if at is not None:
+            check_at(at)
+        return plan_publication(scope, at, self._upload_timeout)
 
     def _plan_publish(
         self,
@@ -144,21 +146,31 @@ class ObjectGuard:
         fence, scope = self._holder(holder, sending)
         if once is not None:
             check_once(once, (holder,))
-        for label, each, default in (("replacing", replacing, ANYTHING), ("keeping", keeping, NOTHING)):
-            if not (each is default or each is None or isinstance(each, PublicationBase)):
-                raise TypeError(f"{label} is a Publication or None, not {type(each).__name__}")
-            if isinstance(each, PublicationBase) and each.resource != fence.resource:
-                raise ValueError(
-                    f"{label} is of {each.resource!r}, but the fence is of {fence.resource!r}; use one resource"
-                )
         kept: Mapping[str, Entry] = {}
         if keeping is not NOTHING:
             if replacing is not ANYTHING:
                 raise ValueError("keeping also says what must still be current; leave out replacing")
+            _check_current(keeping, fence, "keeping")
             kept, replacing = keeping or {}, keeping
-        terms = Terms(fence, holder, claim, replacing, once)
+        elif replacing is not ANYTHING:
+            _check_current(replacing, fence, "replacing")
+        return scope, self._new_publishing(scope, Terms(fence, holder, claim, replacing, once), kept)
+
+    def _new_publishing(self, scope: Scope, terms: Terms, kept: Mapping[str, Entry]) -> Publishing:
         bodies = Bodies(asynchronous=self._asynchronous, has_tags=self._io.has_tags)
-        return scope, Publishing(scope, terms, kept, seconds=self._upload_timeout, bodies=bodies)
+        return Publishing(scope, terms, kept, seconds=self._upload_timeout, bodies=bodies)
+
+    def _plan_restore(
+        self, holder: Fence | HasFence, publication: Any, replacing: Any, sending: Sending | None = None
+    ) -> tuple[Scope, Plan[Published]]:
+        fence, scope = self._holder(holder, sending)
+        if not isinstance(publication, PublicationBase):
+            raise TypeError(f"restore takes what read(at=...) gave, not {type(publication).__name__}")
+        _check_of(publication, fence, "the publication")
+        if replacing is not ANYTHING:
+            _check_current(replacing, fence, "replacing")
+        terms = Terms(fence, holder, replacing=replacing, restoring=publication.id)
+        return scope, plan_publish(self._new_publishing(scope, terms, publication), {})
 
     def _plan_delete(self, holder: Fence | HasFence, claim: bool, sending: Sending | None = None) -> Plan[None]:
         fence, scope = self._holder(holder, sending)
@@ -175,15 +187,17 @@ class ObjectGuard:
             self._continuity.remember(error.fence, error.fence, error.seq, own, error.key or "")
         return answer
 
-    def _plan_collect(self, holder: Fence | HasFence, keep: int, older_than: float | None) -> Plan[list[UploadFound]]:
+    def _plan_collect(
+        self, holder: Fence | HasFence, keep: int, older_than: float | None, dry_run: bool
+    ) -> Plan[list[UploadFound]]:
         fence, scope = self._holder(holder)
         if isinstance(keep, bool) or not isinstance(keep, int):
-            raise TypeError(f"keep is a number of uploads, not {type(keep).__name__}")
+            raise TypeError(f"keep is a number of publications, not {type(keep).__name__}")
         if keep < 0:
             raise ValueError(f"keep is {keep}; pass 0 or more")
         if older_than is not None and not 0 <= older_than < 1e9:
             raise ValueError(f"older_than is a number of seconds, not {older_than}")
-        return plan_collect(scope, fence, keep, older_than)
+        return plan_collect(scope, fence, keep, older_than, dry_run, self._upload_timeout)
 
     def _plan_write(
         self,
@@ -211,6 +225,20 @@ class ObjectGuard:
     def _plan_get(self, key: str) -> Plan[StoredObject | None]:
         check_key(key, self._layout.prefix)
         return plan_get(Scope(key, self._layout.directory(key), self._timeout), key)
+
+
+def _check_current(publication: Any, fence: Fence, label: str) -> None:
+    if isinstance(publication, PublicationBase):
+        _check_of(publication, fence, label)
+    elif publication is not None:
+        raise TypeError(f"{label} is a Publication or None, not {type(publication).__name__}")
+
+
+def _check_of(publication: PublicationBase, fence: Fence, label: str) -> None:
+    if publication.resource != fence.resource:
+        raise ValueError(
+            f"{label} is of {publication.resource!r}, but the fence is of {fence.resource!r}; use one resource"
+        )
 
 
 def _in_memory(key: str, body: Any) -> bytes:

@@ -319,7 +319,8 @@ class ObjectIO:
     async def _list(self, request: List) -> list[Listed]:
         found: list[Listed] = []
         action = f"listing {request.directory}"
-        pages = self.store.list(request.directory, chunk_size=PAGE)
+        offset = {"offset": request.after} if request.after else {}
+        pages = self.store.list(request.directory, chunk_size=PAGE, **offset)
         deadline = Deadline(request.seconds)
         try:
             while len(found) < request.limit:

@@ -14,7 +14,7 @@ from fencing.kernel.fence import Fence, HasFence, Mark
 from storage_guards.objects import pointer as states
 from storage_guards.objects.bodies import PIECE, Bodies, Body, Gathered, as_bytes, read_once, restored, total_of
 from storage_guards.objects.changes import Scope, plan_seen, unavailable
-from storage_guards.objects.history import plan_whole
+from storage_guards.objects.history import named_by, plan_whole
 from storage_guards.objects.keys import check_name, check_new_name, new_id
 from storage_guards.objects.manifest import MAX_MANIFEST_BYTES, manifest_lines
 from storage_guards.objects.plans import ANYTHING, admit_change, plan_write_pointer
@@ -26,6 +26,8 @@ from storage_guards.objects.upload import Upload
 from storage_guards.objects.uploads import SMALL, Incoming, Uploads
 from storage_guards.once import already_done
 
+NOT_NAMED = "its data may be deleted, so it cannot be restored; publications() lists what can be"
+
 
 @dataclass(frozen=True, slots=True)
 class Terms:
@@ -36,6 +38,7 @@ class Terms:
         replacing: what must still be current: a publication, None for none, or ``ANYTHING``.
         once: the key of what it does once. None: it has none.
         holder: the lease or fence that the caller passed, for the error of a key that was done before.
+        restoring: the id of the publication, current or earlier, whose objects it keeps. None: it restores none.
     """
 
     fence: Fence
@@ -43,6 +46,7 @@ class Terms:
     claim: bool = False
     replacing: Any = ANYTHING
     once: str | None = None
+    restoring: str | None = None
 
     def admit(self, scope: Scope, now: Pointer | None) -> Mark:
         """Return the mark under which the publication may replace this state. Raise what refuses it."""
@@ -56,6 +60,8 @@ class Terms:
         current = None if now is None else now.published
         if self.replacing is not ANYTHING and (current and current.id) != (self.replacing and self.replacing.id):
             raise StaleRead(resource=scope.resource)
+        if self.restoring is not None and all(each.id != self.restoring for each in named_by(now)):
+            raise StaleRead(resource=scope.resource, hint=NOT_NAMED)
         return mark
 
 
@@ -65,7 +71,7 @@ class Publishing:
     Bytes are uploaded when they are added. Nothing names them before :meth:`plan_end`.
 
     Args:
-        kept: objects of the publication that it must replace, so that they are there.
+        kept: objects of the publication that it must replace, or that it restores, so that they are there.
         seconds: how long the store may make no progress.
         bodies: makes bodies of what the caller gives.
     """

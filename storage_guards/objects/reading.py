@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -16,6 +17,25 @@ from storage_guards.objects.requests import Get, Lost, Open, Read
 
 MOST_SHOWN = 10
 """How many names an error shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublicationDiff:
+    """What is different between two publications: the names of their objects, sorted.
+
+    Args:
+        added: the later one has them, the earlier one has not.
+        removed: the earlier one has them, the later one has not.
+        changed: both have them, with other bytes.
+        unchanged: both have them, with the same bytes.
+    """
+
+    __module__ = "storage_guards"
+
+    added: tuple[str, ...]
+    removed: tuple[str, ...]
+    changed: tuple[str, ...]
+    unchanged: tuple[str, ...]
 
 
 class PublicationBase(Mapping[str, Entry]):
@@ -73,6 +93,24 @@ class PublicationBase(Mapping[str, Entry]):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.resource!r} by fence {self.number}: {len(self)} objects>"
 
+    def diff(self, earlier: Mapping[str, Entry]) -> PublicationDiff:
+        """Compare with an earlier publication, without a request: by the keys of the objects, then by their SHA-256.
+
+        Args:
+            earlier: another publication, such as ``guard.read(resource, at=...)``.
+
+        Returns:
+            What this one has otherwise.
+        """
+        both = sorted(self.keys() & earlier.keys())
+        same = [name for name in both if _are_same(self[name], earlier[name])]
+        return PublicationDiff(
+            tuple(sorted(self.keys() - earlier.keys())),
+            tuple(sorted(earlier.keys() - self.keys())),
+            tuple(sorted(set(both) - set(same))),
+            tuple(same),
+        )
+
     def _entry(self, name: str) -> Entry:
         try:
             return self._objects[name]
@@ -121,6 +159,10 @@ class PublicationBase(Mapping[str, Entry]):
             f"the object store did not answer about {about} of {self.resource!r}: {error}; retry",
             resource=self.resource,
         )
+
+
+def _are_same(one: Entry, other: Entry) -> bool:
+    return one.key == other.key or (one.size, one.sha256) == (other.size, other.sha256)
 
 
 class Reading:

@@ -113,11 +113,16 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class List:
-    """The first ``limit`` objects below a directory, as a list of :class:`Listed`."""
+    """The first ``limit`` objects below a directory, as a list of :class:`Listed`.
+
+    Args:
+        after: a key: only those behind it. Empty: all.
+    """
 
     directory: str
     limit: int
     page_seconds: float
+    after: str = ""
 
     @property
     def seconds(self) -> float:

@@ -126,7 +126,8 @@ def rewritten(change: Callable[[list[Any]], object]) -> Callable[[bytes], bytes]
 
 
 OTHER_BYTES = {
-    "another byte": lambda data: data.replace(b"333", b"334").replace(b'"size": 3', b'"size": 4'),
+    "another byte": lambda data: data.replace(b'"c d"', b'"c e"'),
+    "another size": lambda data: data.replace(b'"size": 3', b'"size": 4'),
     "cut": lambda data: data[:-5],
     "longer": lambda data: data + b"\n" * 2**22,
     "empty": lambda _: b"",

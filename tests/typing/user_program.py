@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import assert_type
 
@@ -60,6 +61,8 @@ from storage_guards import (
     ProbeReport,
     PsycopgGuard,
     Publication,
+    PublicationDiff,
+    PublicationFound,
     RedisGuard,
     RedisTransaction,
     SQLAlchemyGuard,
@@ -220,7 +223,11 @@ def publish() -> None:
         assert_type(published["a.csv"], Entry)
         guard.publish(lease, {**published, "d.csv": b"4"}, replacing=published)
         guard.publish(lease.fence, {"only.csv": b"5"}, claim=True)
-        assert_type(guard.collect(lease, keep=2, older_than=3600), list[UploadFound])
+        assert_type(guard.publications("r"), list[PublicationFound])
+        if (yesterday := guard.read("r", at=datetime(2026, 1, 30, tzinfo=UTC))) is not None:
+            assert_type(published.diff(yesterday), PublicationDiff)
+            assert_type(guard.restore(lease, yesterday, replacing=published), Publication)
+        assert_type(guard.collect(lease, keep=2, older_than=3600, dry_run=True), list[UploadFound])
         stored = guard.get("today.csv")
         assert_type(stored, StoredObject | None)
         try:
