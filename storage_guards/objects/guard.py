@@ -26,11 +26,12 @@ from storage_guards.objects.plans import ANYTHING, NOTHING, Anything, Nothing
 from storage_guards.objects.pointer import Published
 from storage_guards.objects.probe import ProbeReport
 from storage_guards.objects.progress import Progress, check_progress, reported
-from storage_guards.objects.publication import Publication, Stream
+from storage_guards.objects.publication import Publication
 from storage_guards.objects.publishing import Pairs
 from storage_guards.objects.requests import Close, Next, OpenBody, Progressed
 from storage_guards.objects.shared_probe import ProbedOnce
 from storage_guards.objects.staging import Staging, Writer
+from storage_guards.objects.stream import Stream
 from storage_guards.sending import Sending
 
 T = TypeVar("T")
@@ -289,7 +290,7 @@ class ObjectStoreGuard(ProbedOnce):
             yield writer
 
     def _publication(self, scope: Scope, published: Published) -> Publication:
-        return Publication(scope.resource, published, scope.directory, self._run, self._upload_timeout)
+        return Publication(scope.resource, published, self)
 
     def read(self, resource: str, *, at: At | None = None) -> Publication | None:
         """Read what is current, or was. None: nothing was published then, or it was deleted. Anyone may read, without a
@@ -311,11 +312,8 @@ class ObjectStoreGuard(ProbedOnce):
             GuardNotEnforceable: the pointer or the manifest has a format that this version does not understand, or the
                 store refuses. The text says what to do.
         """
-        scope = self._scope(resource)
-        found = self._run(self._plan_publication(scope, at))
-        if found is None:
-            return None
-        return self._publication(scope, found)
+        found = self._run(self._plan_publication(self._scope(resource), at))
+        return None if found is None else Publication(resource, found, self)
 
     def publications(self, resource: str) -> list[PublicationFound]:
         """List the publications that can be read: the current one, and the last 32 that were, without what was
@@ -365,7 +363,8 @@ class ObjectStoreGuard(ProbedOnce):
             raise sending.explain(error)  # noqa: B904 - it sets the cause
 
     def open(self, resource: str, name: str) -> Stream:
-        """Open the bytes of one current object, as a stream. For several that belong together, :meth:`read` first.
+        """Open the bytes of one current object, and begin to read all of it. For several that belong together,
+        :meth:`read` first.
 
         Raises:
             KeyError: nothing of that name is current. Read again later.
@@ -376,8 +375,10 @@ class ObjectStoreGuard(ProbedOnce):
             current = self.read(resource)
             if current is None:
                 raise KeyError(f"nothing is published for {resource!r}, so it has no {name!r}; publish it first")
+            stream = current.open(name)
             try:
-                return current.open(name)
+                self._run(stream._reading.plan_begin())
+                return stream
             except StaleRead as error:
                 stale = error
         raise stale

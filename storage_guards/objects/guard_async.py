@@ -26,11 +26,12 @@ from storage_guards.objects.plans import ANYTHING, NOTHING, Anything, Nothing
 from storage_guards.objects.pointer import Published
 from storage_guards.objects.probe import ProbeReport
 from storage_guards.objects.progress import Progress, check_progress, reported
-from storage_guards.objects.publication_async import AsyncPublication, AsyncStream
+from storage_guards.objects.publication_async import AsyncPublication
 from storage_guards.objects.publishing import Pairs
 from storage_guards.objects.requests import Close, Next, OpenBody, Progressed
 from storage_guards.objects.shared_probe import AsyncProbedOnce
 from storage_guards.objects.staging_async import AsyncStaging, AsyncWriter
+from storage_guards.objects.stream_async import AsyncStream
 from storage_guards.sending import Sending
 
 T = TypeVar("T")
@@ -301,7 +302,7 @@ class AsyncObjectStoreGuard(AsyncProbedOnce):
             yield writer
 
     def _publication(self, scope: Scope, published: Published) -> AsyncPublication:
-        return AsyncPublication(scope.resource, published, scope.directory, self._run, self._upload_timeout)
+        return AsyncPublication(scope.resource, published, self)
 
     async def read(self, resource: str, *, at: At | None = None) -> AsyncPublication | None:
         """Read what is current, or was. None: nothing was published then, or it was deleted. Anyone may read, without a
@@ -323,11 +324,8 @@ class AsyncObjectStoreGuard(AsyncProbedOnce):
             GuardNotEnforceable: the pointer or the manifest has a format that this version does not understand, or the
                 store refuses. The text says what to do.
         """
-        scope = self._scope(resource)
-        found = await self._run(self._plan_publication(scope, at))
-        if found is None:
-            return None
-        return self._publication(scope, found)
+        found = await self._run(self._plan_publication(self._scope(resource), at))
+        return None if found is None else AsyncPublication(resource, found, self)
 
     async def publications(self, resource: str) -> list[PublicationFound]:
         """List the publications that can be read: the current one, and the last 32 that were, without what was
@@ -382,7 +380,8 @@ class AsyncObjectStoreGuard(AsyncProbedOnce):
             raise sending.explain(error)  # noqa: B904 - it sets the cause
 
     async def open(self, resource: str, name: str) -> AsyncStream:
-        """Open the bytes of one current object, as a stream. For several that belong together, :meth:`read` first.
+        """Open the bytes of one current object, and begin to read all of it. For several that belong together,
+        :meth:`read` first.
 
         Raises:
             KeyError: nothing of that name is current. Read again later.
@@ -393,8 +392,10 @@ class AsyncObjectStoreGuard(AsyncProbedOnce):
             current = await self.read(resource)
             if current is None:
                 raise KeyError(f"nothing is published for {resource!r}, so it has no {name!r}; publish it first")
+            stream = await current.open(name)
             try:
-                return await current.open(name)
+                await self._run(stream._reading.plan_begin())
+                return stream
             except StaleRead as error:
                 stale = error
         raise stale
