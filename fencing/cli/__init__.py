@@ -15,5 +15,5 @@ def main() -> int:
         print(
             f"fencing needs {error.name}, which is not installed: install fencing with the extra [cli]", file=sys.stderr
         )
-        return 69
+        return 78
     return run()

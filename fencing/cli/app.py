@@ -10,23 +10,13 @@ from typing import Annotated
 
 import typer
 
-from fencing import (
-    CoordinatorUnavailable,
-    GuardNotEnforceable,
-    GuardUnavailable,
-    LeaseLost,
-    MarkImplausible,
-    NotAcquired,
-    OutcomeUnknown,
-    StaleFence,
-    TooOld,
-    UnclaimedFence,
-)
 from fencing.cli import databases, holders, objects, status
 from fencing.cli import run as running
 from fencing.cli.doctor import command as doctors
+from fencing.cli.options import Command, CommandOfAnother, text_of
 from fencing.cli.output import ClosedPipe, say, warn
-from fencing.cli.services import NoUrl, takes_services
+from fencing.cli.services import takes_services
+from fencing.cli.words import of_commands
 
 app = typer.Typer(
     name="fencing",
@@ -34,19 +24,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-
-STATUS_OF = (
-    (NoUrl, status.CONFIG),
-    (NotAcquired, status.BUSY),
-    ((LeaseLost, StaleFence, UnclaimedFence), status.LOST),
-    (
-        (CoordinatorUnavailable, GuardUnavailable, GuardNotEnforceable, OutcomeUnknown, MarkImplausible),
-        status.UNAVAILABLE,
-    ),
-    ((TypeError, ValueError, TooOld), status.USAGE),
-    (ModuleNotFoundError, status.UNAVAILABLE),
-)
-"""The exit status of an error that a command has raised. The message of each says what to do."""
 
 
 def _print_version(wanted: bool) -> None:
@@ -69,24 +46,25 @@ def _main(
         raise typer.Exit(status.USAGE)
 
 
-app.command("holder")(takes_services(holders.holder))
-app.command("run")(takes_services(running.run))
-app.command("list")(takes_services(holders.list_))
-app.command("free")(takes_services(holders.free))
-app.command("watch")(takes_services(holders.watch))
-app.command("doctor")(takes_services(doctors.doctor))
+app.command("run", cls=CommandOfAnother)(takes_services(running.run))
+app.command("holder", cls=Command)(takes_services(holders.holder))
+app.command("list", cls=Command)(takes_services(holders.list_))
+app.command("free", cls=Command)(takes_services(holders.free))
+app.command("watch", cls=Command)(takes_services(holders.watch))
+app.command("doctor", cls=Command)(takes_services(doctors.doctor))
 
-app.command("marks")(databases.marks)
-app.command("verify")(databases.verify)
-app.command("prune")(databases.prune)
-app.command("enforce")(databases.enforce)
-app.command("unenforce")(databases.unenforce)
-app.command("create-tables")(databases.create_tables)
-app.command("sql")(databases.sql)
+app.command("marks", cls=Command)(databases.marks)
+app.command("verify", cls=Command)(databases.verify)
+app.command("prune", cls=Command)(databases.prune)
+app.command("enforce", cls=Command)(databases.enforce)
+app.command("unenforce", cls=Command)(databases.unenforce)
+app.command("create-tables", cls=Command)(databases.create_tables)
+app.command("sql", cls=Command)(databases.sql)
 
 _objects = typer.Typer(help="Look after what guards keep in an object store.")
-_objects.command("verify")(objects.verify)
-_objects.command("collect")(takes_services(objects.collect))
+_objects.command("verify", cls=Command)(objects.verify)
+_objects.command("history", cls=Command)(objects.history)
+_objects.command("collect", cls=Command)(takes_services(objects.collect))
 app.add_typer(_objects, name="objects")
 
 
@@ -108,9 +86,7 @@ def run(arguments: list[str] | None = None) -> int:
     try:
         result = app(arguments, prog_name="fencing", standalone_mode=False)
     except typer.TyperException as error:
-        context = getattr(error, "ctx", None)
-        text, command = error.format_message(), context.command_path if context else "fencing"
-        warn(f"{text}{'' if text.endswith(('.', '?')) else '.'} See: {command} --help")
+        warn(text_of(error))
         return status.USAGE
     except typer.Abort:
         return status.OF_SIGNAL + signal.SIGINT
@@ -122,11 +98,8 @@ def run(arguments: list[str] | None = None) -> int:
         return status.IO_ERROR
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) and ended.code != _EPIPE_IN_TYPER else _end_unread()
-    except Exception as error:
-        for kinds, its_status in STATUS_OF:
-            if isinstance(error, kinds):
-                hint = "; fencing create-tables URL does that" if "create_tables()" in str(error) else ""
-                warn(f"{error}{hint}")
-                return its_status
-        raise
+    except Exception as error:  # noqa: BLE001 - status.of() raises it again if it is a fault of ours
+        its_status = status.of(error)
+        warn(of_commands(str(error)))
+        return its_status
     return result if isinstance(result, int) else 0

@@ -16,9 +16,12 @@ from fencing.cli.output import say, warn
 from fencing.locks.urls import has_secret, redacted
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.text import Text
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+GAP = 2
+"""Blanks between two columns."""
+
 LONG = 1.0
 """After so many seconds a terminal is told what is going on."""
 
@@ -71,18 +74,41 @@ def say_rows(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
 
     found = list(rows)
     if found:
-        Console().print(table(headers, found))
+        # Soft: the terminal itself breaks a line that is too long, so what is copied has no break in it.
+        Console().print(table(headers, found), soft_wrap=True)
 
 
-def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
-    """Return a table for a terminal."""
-    from rich.table import Table
+def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> Text:
+    """Return a table for the terminal.
+
+    If it is too wide for that, each row is a paragraph: its first cell, and below it the others that are not empty.
+    Nothing is cut, for names are copied.
+    """
+    from rich.cells import cell_len as cell_width
+    from rich.console import Console
     from rich.text import Text
 
-    made = Table(*headers, box=None, pad_edge=False, header_style="bold")
-    for row in rows:
-        made.add_row(*(Text(shown(cell), overflow="fold") for cell in row))
-    return made
+    cells = [[shown(cell) for cell in row] for row in rows]
+    widths = [max(map(cell_width, column)) for column in zip(headers, *cells, strict=True)]
+    lines = []
+    if sum(widths) + GAP * (len(widths) - 1) <= Console().width:
+        pad = " " * GAP
+        lines = [
+            Text(
+                pad.join(
+                    cell + " " * (size - cell_width(cell)) for cell, size in zip(row, widths, strict=True)
+                ).rstrip()
+            )
+            for row in (headers, *cells)
+        ]
+        lines[0].stylize("bold")
+    else:
+        size = max(map(len, headers)) + GAP
+        for first, *others in cells:
+            lines.append(Text(first, style="bold"))
+            facts = zip(headers[1:], others, strict=True)
+            lines += [Text(f"  {name.lower():<{size}}{cell}") for name, cell in facts if cell]
+    return Text("\n").join(lines)
 
 
 @contextmanager

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from fencing.cli.files import require_file
 from fencing.kernel.extras import raise_missing
 from fencing.locks.urls import redacted, scheme_of
 
-SCHEMES = "postgresql, mysql, mariadb, sqlite, redis, rediss, s3, gs, az, file, http, https"
+SCHEMES = (
+    "postgresql, mysql, mariadb, sqlite, redis, rediss, redis+cluster, redis+sentinel, unix, s3, gs, az, file, http, "
+    "https"
+)
 
 
 def guard_of(url: str) -> Any:
@@ -32,6 +36,7 @@ def _sql_guard(url: str) -> Any:
     from fencing.sql.urls import engine_of
     from storage_guards import SQLAlchemyGuard
 
+    require_file(url, "'fencing create-tables URL' makes it")
     return SQLAlchemyGuard(engine_of(url, asynchronous=False))
 
 

@@ -15,12 +15,13 @@ import typer
 from fencing import Coordinator, CoordinatorUnavailable, GuardNotEnforceable, GuardUnavailable, Holder
 from fencing.cli import status
 from fencing.cli.display import duration, ended_by_sigterm, say_rows, shown, stamp, table
+from fencing.cli.options import within
 from fencing.cli.output import ClosedPipe, say, say_json, warn
 from fencing.cli.services import Services, guards_of
 
-Name = Annotated[str, typer.Argument(help="The name of the lock.")]
-Pattern = Annotated[str, typer.Argument(help="* stands for any characters, ? for one: 'orders:*'.")]
-Json = Annotated[bool, typer.Option("--json", help="One JSON document: see docs/operations/command-line.md.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The name of the lock.")]
+Pattern = Annotated[str, typer.Argument(metavar="PATTERN", help="* stands for any characters, ? for one: 'orders:*'.")]
+Json = Annotated[bool, typer.Option("--json", help="JSON, for programs: docs/operations/command-line.md")]
 Guards = Annotated[
     list[str] | None,
     typer.Option("--guard", metavar="URL", help="A guard at which the holder is shut out. Repeat it."),
@@ -30,7 +31,10 @@ GuardFiles = Annotated[
     typer.Option("--guard-file", metavar="FILE", help="A file with the URL of a guard. Repeat it.", show_default=False),
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
-Interval = Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="How often to look.")]
+Interval = Annotated[
+    float,
+    typer.Option(metavar="SECONDS", callback=within("seconds, 0.1 or more", 0.1), help="How often to look."),
+]
 
 MOST_FREE = 1000
 """How many names that have become free a watch remembers, with their hand-offs."""
@@ -38,7 +42,7 @@ MOST_FREE = 1000
 
 def holder(services: Services, name: Name, json: Json = False) -> int:
     """Show who holds a lock. Status 1: it is free."""
-    with services.connect() as coordinator:
+    with services.connect(reads_only=True) as coordinator:
         found = coordinator.holder(name)
     if json:
         say_json(None if found is None else as_json(found))
@@ -53,14 +57,17 @@ def holder(services: Services, name: Name, json: Json = False) -> int:
 
 def list_(services: Services, pattern: Pattern = "*", json: Json = False) -> int:
     """List the locks that are held, and their holders."""
-    with services.connect() as coordinator:
+    with services.connect(reads_only=True) as coordinator:
         found = coordinator.holders(pattern)
         if json:
             say_json([as_json(each, name) for name, each in found])
         else:
             say_rows(
-                ("NAME", "HOLDER", "NUMBER", "HELD FOR", "FREES ITSELF"),
-                ((name, _owner(each), _number(each), _held_for(each), _frees_itself(each)) for name, each in found),
+                ("NAME", "HOLDER", "NUMBER", "HELD FOR", "FREES ITSELF", "WAITING"),
+                (
+                    (name, _owner(each), _number(each), _held_for(each), _frees_itself(each), _waiting(each))
+                    for name, each in found
+                ),
             )
     return 0
 
@@ -77,7 +84,7 @@ def free(
     if not yes and not sys.stdin.isatty():
         raise typer.BadParameter("there is no terminal to ask whether to free it: pass --yes if you are sure")
     guards = list(guards_of(guard, guard_file).values())
-    with services.connect(guards=guards) as coordinator:
+    with services.connect(reads_only=True, guards=guards) as coordinator:
         found = coordinator.holder(name)
         if found is None and not guards:
             if json:
@@ -107,13 +114,9 @@ class _Done:
 
 
 def _force_out(coordinator: Coordinator, name: str, found: Holder) -> _Done | None:
-    """Force out the grant that was shown, and no other one. A holder of another library has no number: look again."""
-    if found.number is None:
-        now = coordinator.holder(name)
-        if now is None or (now.number, now.digest) != (None, found.digest):
-            return None
+    """Force out the grant that was shown, and no other one."""
     try:
-        forced = coordinator.force_release(name, found.number)
+        forced = coordinator.force_release(name, holder=found)
     except (GuardNotEnforceable, GuardUnavailable):
         warn(f"{shown(name)} was taken from its holder and is free, but a guard does not shut the holder out, because:")
         raise
@@ -174,9 +177,9 @@ Event = Literal["held", "handed over", "free", "no answer"]
 
 
 def watch(services: Services, pattern: Pattern = "*", interval: Interval = 1.0, json: Json = False) -> int:
-    """Show the locks that are held, and each change, until Ctrl-C."""
+    """Show the locks that are held, and each change."""
     seen: dict[str, _Seen] = {}
-    with ended_by_sigterm(), services.connect() as coordinator:
+    with ended_by_sigterm(), services.connect(reads_only=True) as coordinator:
         read_changes = _reader_of_changes(coordinator, pattern, seen)
         if json or not sys.stdout.isatty():
             say_event = _say_json_event if json else _say_event
@@ -251,7 +254,8 @@ def _say_event(event: Event, name: str, seen: _Seen | None) -> None:
         return
     details = f"hand-offs: {seen.hand_offs}"
     if seen.holder is not None:
-        details = f"by {_owner(seen.holder)}, number {_number(seen.holder)}, for {_held_for(seen.holder)}, {details}"
+        facts = f"by {_owner(seen.holder)}, number {_number(seen.holder)}, for {_held_for(seen.holder)}"
+        details = f"{facts}, waiting: {_waiting(seen.holder)}, {details}"
     say(f"{stamp()} {shown(name)} {event}, {details}")
 
 
@@ -271,14 +275,14 @@ def _picture(pattern: str, seen: dict[str, _Seen], unanswered: list[str]) -> Any
     held = sorted((name, each) for name, each in seen.items() if each.holder is not None)
     free = [(name, each) for name, each in reversed(seen.items()) if each.holder is None]
     rows = [
-        (name, _owner(each.holder), _number(each.holder), _held_for(each.holder), each.hand_offs)
+        (name, _owner(each.holder), _number(each.holder), _held_for(each.holder), _waiting(each.holder), each.hand_offs)
         if each.holder is not None
-        else (name, "free", "", "", each.hand_offs)
+        else (name, "free", "", "", "", each.hand_offs)
         for name, each in (*held, *free)
     ]
     line = f"{stamp()}  {len(held)} held of {shown(pattern)}  Ctrl-C ends"
     errors = [Text(f"no answer: {shown(error)}") for error in unanswered]
-    return Group(Text(line), *errors, table(("NAME", "HOLDER", "NUMBER", "HELD FOR", "HAND-OFFS"), rows))
+    return Group(Text(line), *errors, table(("NAME", "HOLDER", "NUMBER", "HELD FOR", "WAITING", "HAND-OFFS"), rows))
 
 
 def _pause(seconds: float) -> None:
@@ -301,12 +305,18 @@ def as_json(holder: Holder, name: str | None = None) -> dict[str, object]:
         "remaining": holder.remaining,
         "expires": holder.expires,
         "released": holder.released,
+        "waiting": holder.waiting,
     }
     return document if name is None else {"name": name, **document}
 
 
 def _facts(holder: Holder) -> list[tuple[str, str]]:
-    facts = [("number", _number(holder)), ("held for", _held_for(holder)), ("frees itself", _frees_itself(holder))]
+    facts = [
+        ("number", _number(holder)),
+        ("held for", _held_for(holder)),
+        ("frees itself", _frees_itself(holder)),
+        ("waiting", _waiting(holder)),
+    ]
     return [*facts, ("released", "yes, and kept for at_least")] if holder.released else facts
 
 
@@ -320,6 +330,10 @@ def _number(holder: Holder) -> str:
 
 def _held_for(holder: Holder) -> str:
     return "not known" if holder.held_for is None else duration(holder.held_for)
+
+
+def _waiting(holder: Holder) -> str:
+    return "not known" if holder.waiting is None else str(holder.waiting)
 
 
 def _frees_itself(holder: Holder) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 import re
 import time
@@ -18,6 +17,7 @@ import typer
 from fencing import (
     AlreadyDone,
     Coordinator,
+    GuardNotEnforceable,
     GuardUnavailable,
     Lease,
     LeaseLost,
@@ -29,10 +29,22 @@ from fencing import (
 from fencing.cli import status
 from fencing.cli.child import NotStarted, Runner
 from fencing.cli.guards import guard_of
+from fencing.cli.options import (
+    check_at_least,
+    check_grace,
+    check_key,
+    check_label,
+    check_status,
+    check_timeout,
+    check_ttl,
+    within,
+)
 from fencing.cli.output import warn
 from fencing.cli.services import Services, guards_of
 from fencing.cli.signals import Ended, Signals
+from fencing.cli.words import of_commands
 from fencing.kernel.fence import FENCE_VARIABLE
+from fencing.locks.any_slot import MOST_SLOTS
 
 NUMBER_VARIABLE, SLOT_VARIABLE = "FENCING_NUMBER", "FENCING_SLOT"
 
@@ -45,13 +57,21 @@ LOSSES = (LeaseLost, StaleFence, UnclaimedFence)
 
 _is_secret = re.compile(r"FENCING_\w*URLS?").fullmatch
 
-Name = Annotated[str, typer.Argument(help="The name of the lock.")]
-Command = Annotated[list[str], typer.Argument(help="The command and its arguments, behind two dashes.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The name of the lock.")]
+Command = Annotated[
+    list[str], typer.Argument(metavar="COMMAND", help="The command and its arguments. Put -- in front of it.")
+]
 Timeout = Annotated[
-    float | None, typer.Option(metavar="SECONDS", help="How long to wait for the lock. Default: for ever.")
+    float | None,
+    typer.Option(
+        metavar="SECONDS", callback=check_timeout, help="How long to wait for the lock. Default: without end."
+    ),
 ]
 NoWait = Annotated[bool, typer.Option("--no-wait", help="Try once, as --timeout 0.")]
-Ttl = Annotated[float | None, typer.Option(metavar="SECONDS", help="The lock frees itself after it. Default: 10.")]
+Ttl = Annotated[
+    float | None,
+    typer.Option(metavar="SECONDS", callback=check_ttl, help="The lock frees itself after it. Default: 10."),
+]
 Guards = Annotated[
     list[str] | None,
     typer.Option("--guard", metavar="URL", help="A storage that refuses older holders. Repeat it.", show_default=False),
@@ -60,20 +80,41 @@ GuardFiles = Annotated[
     list[Path] | None,
     typer.Option("--guard-file", metavar="FILE", help="A file with the URL of a guard. Repeat it.", show_default=False),
 ]
-Grace = Annotated[float, typer.Option(metavar="SECONDS", min=0, help="From SIGTERM to SIGKILL, once the lock is lost.")]
-Label = Annotated[str | None, typer.Option(metavar="TEXT", help="What 'fencing holder' shows. Default: host:process.")]
-Shell = Annotated[bool, typer.Option("--shell", help="COMMAND is one text, for /bin/sh.")]
-SlotCount = Annotated[int | None, typer.Option("--slots", metavar="COUNT", help="So many may run at once.")]
-AtLeast = Annotated[
-    float | None, typer.Option(metavar="SECONDS", help="The lock stays taken so long, also after a shorter command.")
+Grace = Annotated[
+    float,
+    typer.Option(metavar="SECONDS", callback=check_grace, help="From SIGTERM to SIGKILL, once the lock is lost."),
 ]
-Once = Annotated[str | None, typer.Option(metavar="KEY", help="Never again for this KEY. It needs --database.")]
+Label = Annotated[
+    str | None,
+    typer.Option(metavar="TEXT", callback=check_label, help="What 'fencing holder' shows. Default: host:process."),
+]
+Shell = Annotated[bool, typer.Option("--shell", help="COMMAND is one text, for /bin/sh.")]
+SlotCount = Annotated[
+    int | None,
+    typer.Option(
+        "--slots",
+        metavar="COUNT",
+        callback=within(f"a number from 1 to {MOST_SLOTS}", 1, MOST_SLOTS),
+        help="So many may run at once.",
+    ),
+]
+AtLeast = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SECONDS", callback=check_at_least, help="The lock stays taken so long, also after a shorter command."
+    ),
+]
+Once = Annotated[
+    str | None, typer.Option(metavar="KEY", callback=check_key, help="Never again for this KEY. It needs --database.")
+]
 Elect = Annotated[bool, typer.Option("--elect", help="For ever: wait to be elected, run, and again.")]
 PassEnv = Annotated[bool, typer.Option("--pass-env", help="COMMAND gets the variables FENCING_…_URL, too.")]
 BusyStatus = Annotated[
-    int, typer.Option(metavar="STATUS", min=0, max=255, help="The exit status if the lock was not to be had.")
+    int, typer.Option(metavar="STATUS", callback=check_status, help="The exit status if the lock was not to be had.")
 ]
-LostStatus = Annotated[int, typer.Option(metavar="STATUS", min=0, max=255, help="The exit status if it was lost.")]
+LostStatus = Annotated[
+    int, typer.Option(metavar="STATUS", callback=check_status, help="The exit status if it was lost.")
+]
 
 
 def run(
@@ -100,11 +141,87 @@ def run(
 
     Such as: fencing run report --timeout 5 -- make report
 
-    The command gets the fence in FENCING_TOKEN and its number in FENCING_NUMBER. Its exit status is ours; others are
-    64 (wrong usage), 69 (no answer), 75 (busy), 76 (lost), 78 (no URL), 126, 127, and 128 + n after signal n.
+    The command gets the fence in FENCING_TOKEN and its number in FENCING_NUMBER. Its exit status is ours. Others are
+    64 (wrong usage), 69 (no answer), 75 (busy), 76 (lost), 78 (no URL, or refused), 126, 127, and 128 + n after signal
+    n.
     """
-    if not math.isfinite(grace):
-        raise typer.BadParameter("--grace is a number of seconds: after them, what is left of the command is killed")
+    checked = _check(
+        services,
+        command=command,
+        timeout=timeout,
+        no_wait=no_wait,
+        ttl=ttl,
+        guard=guard,
+        guard_file=guard_file,
+        grace=grace,
+        label=label,
+        shell=shell,
+        slots=slots,
+        at_least=at_least,
+        once=once,
+        elect=elect,
+        pass_env=pass_env,
+    )
+    try:
+        return _work(services, name, checked)
+    except Ended as ended:
+        return status.OF_SIGNAL + ended.number
+    except NotStarted as error:
+        return _say_why(error, error.status)
+    except OSError as error:
+        return _say_why(f"the command cannot be started: {error}; try again", status.NOT_EXECUTABLE)
+    except NotAcquired as error:
+        return _say_why(error, busy_status)
+    except LOSSES as error:
+        return _say_why(error, lost_status)
+
+
+@dataclass(frozen=True)
+class Checked:
+    """The options of a run, which fit together.
+
+    Args:
+        words: of the command.
+        timeout: seconds to wait for the lock; 0: try once; None: for ever.
+        of_lock: options of the library's lock: ttl, guards, owner.
+        once: the key that is done once, and the guard that notes it.
+        slots, at_least, elect, grace, pass_env: as they were given.
+    """
+
+    words: Sequence[str]
+    timeout: float | None
+    of_lock: dict[str, Any]
+    once: tuple[str, Any] | None
+    slots: int | None
+    at_least: float | None
+    elect: bool
+    grace: float
+    pass_env: bool
+
+
+def _check(
+    services: Services,
+    *,
+    command: list[str],
+    timeout: float | None,
+    no_wait: bool,
+    ttl: float | None,
+    guard: list[str] | None,
+    guard_file: list[Path] | None,
+    grace: float,
+    label: str | None,
+    shell: bool,
+    slots: int | None,
+    at_least: float | None,
+    once: str | None,
+    elect: bool,
+    pass_env: bool,
+) -> Checked:
+    """Return what the options mean together. It asks no service.
+
+    Raises:
+        typer.BadParameter: they do not fit together.
+    """
     if no_wait and timeout is not None:
         raise typer.BadParameter("pass --timeout or --no-wait, not both")
     if shell and len(command) != 1:
@@ -125,40 +242,42 @@ def run(
             if is_given:
                 raise typer.BadParameter(f"--elect waits and runs for ever, so it takes no {option}")
     guards = guards_of(guard, guard_file)
-    once_guard = None
+    noted = None
     if once is not None:
         url = services.named("database")
         if url is None:
             raise typer.BadParameter("--once needs a guard: pass --database URL, the database that notes what was done")
-        once_guard = guards[url] = guards.get(url) or guard_of(url)
+        guards[url] = guards.get(url) or guard_of(url)
+        noted = once, guards[url]
     given = {"ttl": ttl, "guards": list(guards.values()) or None, "owner": label}
-    options: dict[str, Any] = {each: value for each, value in given.items() if value is not None}
-    words = ["/bin/sh", "-c", *command] if shell else command
+    return Checked(
+        words=["/bin/sh", "-c", *command] if shell else command,
+        timeout=0 if no_wait else timeout,
+        of_lock={name: value for name, value in given.items() if value is not None},
+        once=noted,
+        slots=slots,
+        at_least=at_least,
+        elect=elect,
+        grace=grace,
+        pass_env=pass_env,
+    )
+
+
+def _work(services: Services, name: str, checked: Checked) -> int:
+    """Run the command under the lock, and return the exit status."""
     logging.basicConfig(format="fencing: %(message)s", level=logging.WARNING)
-    try:
-        with Signals() as signals, closing(Runner(signals, grace)) as runner, services.connect() as coordinator:
-            job = Job(runner, words, pass_env=pass_env)
-            if elect:
-                return _run_elected(coordinator, name, options, job, signals)
-            hold: Any
-            if slots is None:
-                hold = coordinator.hold(name, 0 if no_wait else timeout, at_least=at_least, **options)
-            else:
-                hold = coordinator.slots(name, slots, **options).hold(0 if no_wait else timeout, at_least=at_least)
-            with hold as lease:
-                if once is None:
-                    return job.run(lease)
-                return _run_once(once_guard, once, lease, job)
-    except Ended as ended:
-        return status.OF_SIGNAL + ended.number
-    except NotStarted as error:
-        return _say_why(error, error.status)
-    except OSError as error:
-        return _say_why(f"the command cannot be started: {error}; try again", status.NOT_EXECUTABLE)
-    except NotAcquired as error:
-        return _say_why(error, busy_status)
-    except LOSSES as error:
-        return _say_why(error, lost_status)
+    with Signals() as signals, closing(Runner(signals, checked.grace)) as runner, services.connect() as coordinator:
+        job = Job(runner, checked.words, pass_env=checked.pass_env)
+        if checked.elect:
+            return _run_elected(coordinator, name, checked.of_lock, job, signals)
+        hold: Any
+        if checked.slots is None:
+            hold = coordinator.hold(name, checked.timeout, at_least=checked.at_least, **checked.of_lock)
+        else:
+            slots = coordinator.slots(name, checked.slots, **checked.of_lock)
+            hold = slots.hold(checked.timeout, at_least=checked.at_least)
+        with hold as lease:
+            return job.run(lease) if checked.once is None else _run_once(*checked.once, lease, job)
 
 
 @dataclass
@@ -190,7 +309,7 @@ class _NotDone(Exception):
     """It rolls back the transaction that has only found out that the key is not done."""
 
 
-def _run_once(guard: Any, key: str, lease: Lease, job: Job) -> int:
+def _run_once(key: str, guard: Any, lease: Lease, job: Job) -> int:
     """Run the job unless its key is done, and note the key when it has ended with 0, under the guard."""
     try:
         with guard.begin(lease, once=key):
@@ -204,9 +323,9 @@ def _run_once(guard: Any, key: str, lease: Lease, job: Job) -> int:
         return its_status
     try:
         has_run_twice = _note(guard, key, lease)
-    except (GuardUnavailable, OutcomeUnknown) as error:
+    except (GuardUnavailable, OutcomeUnknown, GuardNotEnforceable) as error:
         text = f"the command has ended with 0, but it could not be noted that {key!r} is done, so it may run again"
-        return _say_why(f"{text}: {error}", status.UNAVAILABLE)
+        return _say_why(f"{text}: {error}", status.of(error))
     if has_run_twice:
         _say_why(f"{key!r} was done while the command ran: it ran twice; look at what both have done", 0)
     return 0
@@ -243,7 +362,7 @@ class _Last(BaseException):
         super().__init__(its_status)
 
 
-def _run_elected(coordinator: Coordinator, name: str, options: dict[str, Any], job: Job, signals: Signals) -> int:
+def _run_elected(coordinator: Coordinator, name: str, of_lock: dict[str, Any], job: Job, signals: Signals) -> int:
     """Run the job in each term, until a signal ends it. Return the status of its last run."""
 
     def lead(lease: Lease) -> None:
@@ -257,6 +376,7 @@ def _run_elected(coordinator: Coordinator, name: str, options: dict[str, Any], j
         _say_why(f"the command has ended with status {its_status}; this replica campaigns again", 0)
         signals.raise_again()
 
+    options = dict(of_lock)
     try:
         coordinator.election(name, value=options.pop("owner", None), **options).run(lead)
     except _Last as last:
@@ -266,5 +386,5 @@ def _run_elected(coordinator: Coordinator, name: str, options: dict[str, Any], j
 
 def _say_why(text: object, its_status: int) -> int:
     with suppress(OSError):  # nobody reads that any more; the status still says it
-        warn(str(text))
+        warn(of_commands(str(text)))
     return its_status

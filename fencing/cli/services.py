@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -13,6 +14,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from fencing import Coordinator, connect
+from fencing.cli.files import require_file
 from fencing.cli.output import warn
 from fencing.locks.urls import has_secret, redacted
 
@@ -40,8 +42,13 @@ class Kind(NamedTuple):
 
 
 KINDS = (
-    Kind("coordinator", "FENCING_COORDINATOR_URL", "A coordinator of any kind.", "redis+sentinel://h1,h2/service"),
-    Kind("redis", "FENCING_REDIS_URL", "A Redis, alone, or a Cluster, or behind Sentinels.", "redis://localhost/0"),
+    Kind("coordinator", "FENCING_COORDINATOR_URL", "A coordinator of any kind.", "rediss+cluster://h1,h2"),
+    Kind(
+        "redis",
+        "FENCING_REDIS_URL",
+        "A Redis.",
+        "redis://localhost/0, redis+cluster://h1,h2, redis+sentinel://h1,h2/service",
+    ),
     Kind("etcd", "FENCING_ETCD_URL", "An etcd.", "etcd://host1,host2"),
     Kind("zookeeper", "FENCING_ZOOKEEPER_URL", "A ZooKeeper.", "zookeeper://host1,host2"),
     Kind("database", "FENCING_DATABASE_URL", "A SQL database.", "postgresql://user@host/database"),
@@ -57,11 +64,15 @@ class Services:
         given: by the name of the kind: those of options and their files; of Redlock a tuple.
         found: the same, of the environment.
         local: whether ``--local`` is set.
+        sources: by the name of the kind: the option, the file or the variable that has its URL.
+        has_guard: whether ``--database`` names the guard of ``--once``, and so may stand beside ``--local``.
     """
 
     given: Mapping[str, str | tuple[str, ...]] = field(default_factory=dict)
     found: Mapping[str, str | tuple[str, ...]] = field(default_factory=dict)
     local: bool = False
+    sources: Mapping[str, str] = field(default_factory=dict)
+    has_guard: bool = False
 
     @property
     def url(self) -> str | tuple[str, ...]:
@@ -72,14 +83,21 @@ class Services:
 
         Raises:
             NoUrl: there is none.
+            BadParameter: ``--local`` stands beside another one.
         """
+        return self._chosen()[1]
+
+    def _chosen(self) -> tuple[str, str | tuple[str, ...]]:
         order = ("coordinator", "redlock", "redis", "etcd", "zookeeper", "database")
         if self.local:
-            return local_url()
+            for name in order:
+                if name in self.given and not (name == "database" and self.has_guard):
+                    raise typer.BadParameter(f"pass --local or {self.sources[name]}, not both")
+            return "--local", local_url()
         for urls in (self.given, self.found):
             for name in order:
                 if name in urls:
-                    return urls[name]
+                    return self.sources[name], urls[name]
         variables = ", ".join(kind.variable for kind in (*KINDS, REDLOCK))
         raise NoUrl(
             "no URL says where the locks are. Set one of "
@@ -87,10 +105,21 @@ class Services:
             "processes of this user on this machine alone"
         )
 
-    def connect(self, **options: Any) -> Coordinator:
-        """Return a new coordinator of it."""
-        url = self.url
-        return connect(url if isinstance(url, str) else list(url), **options)
+    def connect(self, *, reads_only: bool = False, **options: Any) -> Coordinator:
+        """Return a new coordinator of it.
+
+        Args:
+            reads_only: whether the command only reads, so that it makes no file.
+            options: those of the coordinator.
+
+        Raises:
+            NoFile: the file to look at is not there.
+        """
+        source, url = self._chosen()
+        with named_as(source):
+            if reads_only and isinstance(url, str) and not self.local:
+                require_file(url)
+            return connect(url if isinstance(url, str) else list(url), **options)
 
     def named(self, name: str) -> str | None:
         """Return the URL of one kind, or None."""
@@ -110,9 +139,25 @@ def guards_of(urls: list[str] | None, files: list[Path] | None) -> dict[str, Any
     """Return new guards by their URLs, from ``--guard`` and ``--guard-file``."""
     from fencing.cli.guards import guard_of
 
+    made = {}
     for url in urls or ():
         _warn_of_secret("--guard", url)
-    return {url: guard_of(url) for url in (*(urls or ()), *map(_read_url, files or ()))}
+        with named_as("--guard"):
+            made[url] = guard_of(url)
+    for path in files or ():
+        url = _read_url(path)
+        with named_as(f"the file {path}"):
+            made[url] = guard_of(url)
+    return made
+
+
+@contextmanager
+def named_as(source: str) -> Iterator[None]:
+    """Say of a wrong URL whence it came."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{source}: {error}") from error
 
 
 def local_url() -> str:
@@ -140,25 +185,27 @@ def _services_of(values: dict[str, Any]) -> Services:
     """Take the options out of the values of a command."""
     given: dict[str, str | tuple[str, ...]] = {}
     found: dict[str, str | tuple[str, ...]] = {}
+    sources: dict[str, str] = {}
     for kind in KINDS:
         url, path = values.pop(kind.name), values.pop(f"{kind.name}_file")
         if url is not None and path is not None:
             raise typer.BadParameter(f"pass {kind.option} or {kind.option}-file, not both")
         if url is not None:
             _warn_of_secret(kind.option, url)
-            given[kind.name] = url
+            given[kind.name], sources[kind.name] = url, kind.option
         elif path is not None:
-            given[kind.name] = _read_url(path)
+            given[kind.name], sources[kind.name] = _read_url(path), f"{kind.option}-file {path}"
         elif os.environ.get(kind.variable):
-            found[kind.name] = os.environ[kind.variable]
+            found[kind.name], sources[kind.name] = os.environ[kind.variable], f"the variable {kind.variable}"
     nodes = values.pop(REDLOCK.name)
     if nodes:
         for url in nodes:
             _warn_of_secret(REDLOCK.option, url)
-        given[REDLOCK.name] = tuple(nodes)
+        given[REDLOCK.name], sources[REDLOCK.name] = tuple(nodes), REDLOCK.option
     elif os.environ.get(REDLOCK.variable):
         found[REDLOCK.name] = tuple(os.environ[REDLOCK.variable].split())
-    return Services(given, found, values.pop("local"))
+        sources[REDLOCK.name] = f"the variable {REDLOCK.variable}"
+    return Services(given, found, values.pop("local"), sources, has_guard=values.get("once") is not None)
 
 
 def _warn_of_secret(option: str, url: str) -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import select
 import signal
+import sys
+import threading
+import time
 from collections import deque
 from types import FrameType, TracebackType
 from typing import Any, Self
@@ -16,6 +19,10 @@ TELLING = (signal.SIGUSR1, signal.SIGUSR2)
 """They go to the command alone: another process of its group may not know them, and would end."""
 
 _NOTED = (signal.SIGWINCH, signal.SIGCHLD, signal.SIGCONT)
+
+
+REPEAT_SECONDS = 0.02
+"""How soon a signal is sent again that was swallowed."""
 
 
 class Ended(BaseException):
@@ -40,12 +47,14 @@ class Signals:
         self.came: deque[int] = deque()
         self.ending: int | None = None
         self._before: dict[int, Any] = {}
+        self._repeats: list[threading.Thread] = []
 
     def __enter__(self) -> Self:
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._reader, False)
         os.set_blocking(self._writer, False)
         signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        self._hook_before, sys.unraisablehook = sys.unraisablehook, self._on_unraisable
         for number in (*ENDING, *TELLING, *_NOTED):
             # What we were told to ignore, as by nohup, the command ignores as well. SIGCHLD says how it ends.
             if signal.getsignal(number) is not signal.SIG_IGN or number == signal.SIGCHLD:
@@ -58,6 +67,9 @@ class Signals:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.are_noted = True
+        sys.unraisablehook = self._hook_before
+        for each in self._repeats:
+            each.join()
         for number, handler in self._before.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(-1)
@@ -71,6 +83,21 @@ class Signals:
             self.came.append(number)
         elif number not in _NOTED:
             raise Ended(number)
+
+    def _on_unraisable(self, unraisable: Any) -> None:
+        """Send a signal again whose exception was swallowed, as it came in a finalizer: what waits would go on."""
+        error = unraisable.exc_value
+        if not isinstance(error, Ended):
+            self._hook_before(unraisable)
+            return
+        repeat = threading.Thread(target=self._repeat, args=(error.number,), daemon=True)
+        self._repeats.append(repeat)
+        repeat.start()
+
+    def _repeat(self, number: int) -> None:
+        time.sleep(REPEAT_SECONDS)  # by then the finalizer is over, mostly; else this is done once more
+        if not self.are_noted:
+            signal.pthread_kill(threading.main_thread().ident or 0, number)
 
     def note(self) -> None:
         """Raise nothing from now on; but raise for one that was not heeded, as it came in a finalizer."""

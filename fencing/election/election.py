@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from fencing.election.candidates import Candidate, Pause
-from fencing.election.terms import MAY_RECOVER, Leader, check_every, is_loss, leader_of, pause_after, term_of
+from fencing.election.terms import MAY_RECOVER, Failures, Leader, check_every, is_loss, leader_of, pause_after, term_of
 from fencing.kernel.errors import CoordinatorUnavailable
 from fencing.locks.lock import FencedLock
 
@@ -35,6 +35,7 @@ class Election:
         self._candidates: list[Candidate] = []
         self._is_stopped = False
         self._pause = Pause()
+        self._failures = Failures()
 
     @property
     def stopped(self) -> bool:
@@ -95,12 +96,14 @@ class Election:
         try:
             with candidate.term() as lease:
                 has_led = True
+                self._failures.end()
                 if not self._is_stopped:
                     candidate.call(function, lease)
         except MAY_RECOVER as error:
             if has_led:
                 raise
-            logger.warning("no leader of %r could be elected; this replica tries again: %s", resource, error)
+            if self._failures.should_warn():
+                logger.warning("no leader of %r could be elected; this replica tries again: %s", resource, error)
         except BaseException as error:
             if not has_led or not is_loss(error, resource):
                 raise

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from fencing.election.candidates import AsyncCandidate, AsyncPause
-from fencing.election.terms import MAY_RECOVER, Leader, check_every, is_loss, leader_of, pause_after, term_of
+from fencing.election.terms import MAY_RECOVER, Failures, Leader, check_every, is_loss, leader_of, pause_after, term_of
 from fencing.kernel.effects import require_asyncio  # ASYNC
 from fencing.kernel.errors import CoordinatorUnavailable
 from fencing.locks.lock_async import AsyncFencedLock
@@ -35,6 +35,7 @@ class AsyncElection:
         self._candidates: list[AsyncCandidate] = []
         self._is_stopped = False
         self._pause = AsyncPause()
+        self._failures = Failures()
 
     @property
     def stopped(self) -> bool:
@@ -110,12 +111,14 @@ class AsyncElection:
         try:
             async with candidate.term() as lease:
                 has_led = True
+                self._failures.end()
                 if not self._is_stopped:
                     await candidate.call(function, lease)
         except MAY_RECOVER as error:
             if has_led:
                 raise
-            logger.warning("no leader of %r could be elected; this replica tries again: %s", resource, error)
+            if self._failures.should_warn():
+                logger.warning("no leader of %r could be elected; this replica tries again: %s", resource, error)
         except BaseException as error:
             if not has_led or not is_loss(error, resource):
                 raise

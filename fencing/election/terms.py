@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fencing.kernel import process
 from fencing.kernel.errors import CoordinatorUnavailable, GuardUnavailable, LeaseLost, NotAcquired, StaleFence
 from fencing.locks.backend import Holder
 from fencing.locks.settings import Settings, check_seconds
@@ -36,6 +38,29 @@ class Leader:
     value: str | None
     number: int | None
     held_for: float | None
+
+
+WARN_EVERY = 60.0
+"""Seconds between two warnings of campaigns that fail, one after the other."""
+
+
+class Failures:
+    """Campaigns that fail, one after the other: while a service is away, that is one each few seconds."""
+
+    def __init__(self) -> None:
+        self._warned_at = -math.inf
+
+    def should_warn(self) -> bool:
+        """Return whether this failure is told: the first one, and then one a minute."""
+        now = process.now()
+        if now - self._warned_at < WARN_EVERY:
+            return False
+        self._warned_at = now
+        return True
+
+    def end(self) -> None:
+        """Note that a campaign has succeeded."""
+        self._warned_at = -math.inf
 
 
 def leader_of(holder: Holder | None) -> Leader | None:

@@ -117,6 +117,10 @@ class Reply(NamedTuple):
             for each in found
         ]
 
+    def count(self, step: int) -> int:
+        """Return how many keys are in the range of a step, whatever its limit."""
+        return int(self.message["responses"][step]["response_range"].get("count", 0))
+
     def first_key(self, step: int) -> Key | None:
         """Return the first key that a step has read; None: there is none."""
         found = self.keys(step)
@@ -264,9 +268,12 @@ def reply_of(status: int, content: bytes, address: str) -> Reply:
     if code in _MAY_HAVE_RUN or (code in (0, _UNKNOWN) and status >= 500) or "learner" in text:
         may_have_run = _MAY_HAVE_RUN.get(code, True) and not any(part in text for part in _NEVER_RAN)
         raise NoReply(ConnectionError(text), may_have_run=may_have_run, is_answer=True)
-    if status == 404 and not code:
+    is_no_etcd = status == 404 and not code
+    if is_no_etcd:
         text = (
             f"{text}; it is no etcd of version 3.4 or later, or its gateway is off (--enable-grpc-gateway), or this is "
             f"the port for its peers"
         )
-    raise CoordinatorUnavailable(f"etcd at {address} refused the request: {text}", address=address)
+    raise CoordinatorUnavailable(
+        f"etcd at {address} refused the request: {text}", address=address, refused=code == _DENIED or is_no_etcd
+    )

@@ -119,11 +119,11 @@ def connect_failure(error: Exception, endpoint: Endpoint, address: str) -> Excep
             f"the certificate of etcd at {endpoint.url} is not trusted: {error.verify_message}; pass a tls= that "
             f"trusts its authority, and an endpoint with a name that is in the certificate"
         )
-        return CoordinatorUnavailable(text, address=address)
+        return CoordinatorUnavailable(text, address=address, refused=True)
     if isinstance(error, ssl.SSLError):
         reason = error.reason or str(error)
         text = f"TLS with etcd at {endpoint.url} failed: {reason}; is it http://? Check the client's certificate, too"
-        return CoordinatorUnavailable(text, address=address)
+        return CoordinatorUnavailable(text, address=address, refused=True)
     if endpoint.tls and isinstance(error, ConnectionError) and not isinstance(error, ConnectionRefusedError):
         text = f"TLS with etcd at {endpoint.url} was broken off; is it http://? Check the client's certificate, too"
         return NoReply(ConnectionError(text), may_have_run=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from hashlib import sha256
 
 from fencing.etcd.calls import Key, body_of, end_of, of_leases, read, read_oldest, read_range, transaction
@@ -10,8 +11,8 @@ from fencing.etcd.layout import LOCKS, WAITING, forced_key, number_of, queue_of,
 from fencing.etcd.requests import EtcdRequests
 from fencing.kernel.effects import Plan
 from fencing.kernel.fence import Fence
+from fencing.kernel.patterns import Pattern
 from fencing.locks.backend import Holder
-from fencing.locks.listing import Pattern
 from fencing.locks.settings import Settings
 
 PAGE_KEYS = 200
@@ -26,7 +27,7 @@ class EtcdReading(EtcdRequests):
         held = answer.value.first_key(0)
         if held is None:
             return None
-        return (yield from self.plan_describe(held, settings, deadline))
+        return (yield from self.plan_describe(held, answer.value.count(0) - 1, settings, deadline))
 
     def plan_holders(
         self, pattern: Pattern, page: str, settings: Settings, *, deadline: float
@@ -36,8 +37,10 @@ class EtcdReading(EtcdRequests):
         answer = yield from self.plan_request("kv/txn", body_of(reading), pattern.text, settings, deadline)
         keys: list[Key] = answer.value.keys(0)
         first: dict[str, Key] = {}
+        queued: Counter[str] = Counter()
         for key in keys:
             resource = resource_of(key.name)
+            queued[resource] += 1
             if resource not in first or key.created < first[resource].created:
                 first[resource] = key
         is_cut = len(keys) == PAGE_KEYS
@@ -48,14 +51,21 @@ class EtcdReading(EtcdRequests):
                 if resource == cut:  # its first key may be on the next page
                     holder = yield from self.plan_holder(resource, settings, deadline=deadline)
                 else:
-                    holder = yield from self.plan_describe(key, settings, deadline)
+                    holder = yield from self.plan_describe(key, queued[resource] - 1, settings, deadline)
                 if holder is not None:
                     found.append((resource, holder))
         next_page = end_of(queue_of(cut)) if cut else f"{keys[-1].name}\0" if is_cut else ""
         return found, next_page
 
-    def plan_describe(self, key: Key, settings: Settings, deadline: float) -> Plan[Holder | None]:
-        """Describe the one that has the first key of a queue; None: it does not hold the lock yet."""
+    def plan_describe(self, key: Key, waiting: int, settings: Settings, deadline: float) -> Plan[Holder | None]:
+        """Describe the one that has the first key of a queue; None: it does not hold the lock yet.
+
+        Args:
+            key: the first one.
+            waiting: how many there are behind it. Each is a waiter's, also of another program.
+            settings: the lock's.
+            deadline: as of every plan.
+        """
         if key.value == WAITING:
             return None
         resource, record = resource_of(key.name), record_of(key)
@@ -69,10 +79,10 @@ class EtcdReading(EtcdRequests):
             # etcd tells whole seconds, cut.
             remaining = float(min(left + 1, int(answer.value.message["grantedTTL"])))
         if record is None:
-            return Holder(None, None, None, remaining, digest_of(key))
+            return Holder(None, None, None, remaining, digest_of(key), waiting=waiting)
         held_for = max(0.0, time.time() - record.granted_us / 1_000_000)
-        is_released = record.released_us > 0
-        return Holder(record.owner, number_of(key, record), held_for, remaining, digest_of(key), is_released)
+        number, is_released = number_of(key, record), record.released_us > 0
+        return Holder(record.owner, number, held_for, remaining, digest_of(key), is_released, waiting=waiting)
 
     def plan_forced_by(self, fence: Fence, settings: Settings, *, deadline: float) -> Plan[str | None]:
         """Tell who forced the lock: see ``RemembersForce`` in ``fencing/locks/capabilities.py``."""

@@ -61,7 +61,9 @@ def base_in(found: Key | None) -> int | None:
     if not (len(text) <= MOST_DIGITS and text.isascii() and text.isdigit() and str(min(int(text), MAX_NUMBER)) == text):
         raise CoordinatorUnavailable(
             f"the key {BASE} at etcd holds no number of this version, but {text!r:.40}. If a newer version of this "
-            f"library has written it, upgrade this program; if it is damaged, delete it, and numbers begin at the clock"
+            f"library has written it, upgrade this program; if it is damaged, delete it, and numbers begin at the "
+            f"clock",
+            refused=True,
         )
     return int(text)
 
@@ -205,6 +207,7 @@ class EtcdRequests(Backend):
                     f"etcd at {self.address} refused the request: {refused.text}; pass user and password",
                     resource=about,
                     address=self.address,
+                    refused=self.user is None,
                 )
             if self._credentials == used:
                 yield from self._plan_log_in(about, settings, deadline, is_release=is_release)
@@ -224,6 +227,7 @@ class EtcdRequests(Backend):
                 f"etcd at {self.address} refused the user {name!r}: {refused.text}",
                 resource=about,
                 address=self.address,
+                refused=True,
             )
         self._credentials = "" if refused else answer.value.message["token"]
 

@@ -383,15 +383,20 @@ class CoordinatorUnavailable(FencingError):
     Attributes:
         resource: the resource of the request; None: it was not about one resource.
         address: the address of the coordinator's service.
+        refused: it has answered, and a retry does not help until somebody changes what the text names: a password, a
+            right, a table. False: it did not answer, or a retry may help, or that is not known.
     """
 
     __module__ = "fencing"
 
     _is_silence = False  # whether nothing has answered in time
 
-    def __init__(self, text: str, *, resource: str | None = None, address: str | None = None) -> None:
+    def __init__(
+        self, text: str, *, resource: str | None = None, address: str | None = None, refused: bool = False
+    ) -> None:
         self.resource = resource
         self.address = address
+        self.refused = refused
         super().__init__(text)
 
 

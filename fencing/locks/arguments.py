@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from fencing.kernel.fence import Fence, check_number
-from fencing.locks.backend import Backend
+from fencing.locks.backend import Backend, Holder
 from fencing.locks.capabilities import check_capabilities
 from fencing.locks.settings import AsyncLockOptions, LockOptions, Settings
 
@@ -49,6 +49,16 @@ def check_resource_of(fence: Fence, resource: str) -> Fence:
     return fence
 
 
-def check_forced(number: object) -> int | None:
-    """Return ``number`` if it is a fencing number or None; raise TypeError or ValueError otherwise."""
-    return None if number is None else check_number(number, "the number of a grant, as in holder().number,")
+def check_forced(number: object, holder: object) -> int | Holder | None:
+    """Return what names the grant that is forced out: its number, or a holder without one; None: any grant.
+
+    Raises:
+        TypeError, ValueError: it is no fencing number, no Holder, or both were given.
+    """
+    if holder is None:
+        return None if number is None else check_number(number, "the number of a grant, as in holder().number,")
+    if number is not None:
+        raise TypeError("pass the number of a grant or the holder, not both")
+    if not isinstance(holder, Holder):
+        raise TypeError(f"holder is what holder() or holders() returned, not {type(holder).__name__}")
+    return holder if holder.number is None else holder.number

@@ -100,6 +100,9 @@ class Holder:
             of ``hold(at_least=...)``.
         expires: whether the lock frees itself. True also if the service does not tell when, so that ``remaining`` is
             None. A backend passes it only then; else it is what ``remaining`` says.
+        waiting: about how many wait in the lock's queue; None: not known, as where the service has no queue. A waiter
+            that died counts until its place in the queue ends. A caller that polls without a place does not count, such
+            as one that waits for any of several slots. Comparisons ignore this number.
     """
 
     __module__ = "fencing"
@@ -111,6 +114,7 @@ class Holder:
     digest: str = field(default="", repr=False, compare=False)
     released: bool = False
     expires: bool = None  # type: ignore[assignment] # __post_init__ fills it in
+    waiting: int | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if self.expires is None:

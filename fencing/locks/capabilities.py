@@ -205,7 +205,7 @@ class ListsHolders(Protocol):
         Every lock that is held during the whole listing is on a page. One that changes hands may be on two.
 
         Args:
-            pattern: a :class:`fencing.locks.listing.Pattern` that the resources match.
+            pattern: a :class:`fencing.kernel.patterns.Pattern` that the resources match.
             page: empty: the first page; or what the page before returned.
 
         Returns:

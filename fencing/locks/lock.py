@@ -177,7 +177,9 @@ class FencedLock:
     def force_release(self) -> ForcedRelease: ...
     @overload
     def force_release(self, number: int | None) -> ForcedRelease | None: ...
-    def force_release(self, number: int | None = None) -> ForcedRelease | None:
+    @overload
+    def force_release(self, number: int | None = None, *, holder: Holder) -> ForcedRelease | None: ...
+    def force_release(self, number: int | None = None, *, holder: Holder | None = None) -> ForcedRelease | None:
         """Take the lock from its holder, shut that holder out at every guard, and free the lock.
 
         On Redis the holder may also be redis-py's own lock, or any string under the lock's key. Without guards the
@@ -189,19 +191,22 @@ class FencedLock:
         Args:
             number: the number of a grant, as ``holder()`` or ``holders()`` named it: only it is forced out. None:
                 whoever holds the lock.
+            holder: in place of the number, what ``holder()`` or ``holders()`` returned: only it is forced out, also
+                where it has no number, as another library's lock. Two such locks with the same value look the same.
 
         Returns:
-            What was done; None: the grant with this number does not hold the lock, and nothing was done. A lock that is
-            free counts so only without guards. With them, that grant's holder is shut out all the same: an earlier
-            attempt may have freed the lock, and got no further.
+            What was done; None: this grant does not hold the lock, and nothing was done. A lock that is free counts so
+            only without guards. With them, that grant's holder is shut out all the same: an earlier attempt may have
+            freed the lock, and got no further.
 
         Raises:
             CoordinatorUnavailable: no answer, or the lock keeps changing hands. Repeat it.
             GuardUnavailable, NotAcquired, LeaseLost: a guard did not answer, or another process interfered. The lock is
                 free, but the holder may not be shut out. Repeat it.
-            TypeError, ValueError: ``number`` is no fencing number. Pass the holder's ``number``.
+            TypeError, ValueError: ``number`` is no fencing number, or ``holder`` no Holder. Pass the holder, or its
+                ``number``.
         """
-        plan = plans.force_release(self._backend, self.resource, self._settings, check_forced(number))
+        plan = plans.force_release(self._backend, self.resource, self._settings, check_forced(number, holder))
         return run(plan, self._backend.perform)
 
     def __repr__(self) -> str:

@@ -498,7 +498,9 @@ def adopt(backend: Backend, fence: Fence, settings: Settings, lease: Callable[[G
             taking.over()
             remember_adoption(backend, adopted, token)
             text = f"{error}; nothing was freed: adopt the same fence again with this coordinator, within its ttl"
-            raise CoordinatorUnavailable(text, resource=error.resource, address=error.address) from error
+            raise CoordinatorUnavailable(
+                text, resource=error.resource, address=error.address, refused=error.refused
+            ) from error
         backend.adoptions.pop(adopted, None)
         if grant is None:
             taking.over()
@@ -537,19 +539,20 @@ def holder(backend: Backend, resource: str, settings: Settings) -> Plan[Holder |
 
 
 def force_release(
-    backend: Backend, resource: str, settings: Settings, number: int | None = None
+    backend: Backend, resource: str, settings: Settings, only: int | Holder | None = None
 ) -> Plan[ForcedRelease | None]:
     """Take the lock from its holder, shut the holder out at every guard, and free the lock.
 
     Each request names the holder that was read before, so that a late one takes the lock from nobody else.
 
     Args:
-        number: only from the grant with this number. The result is None if another one holds the lock. If it is free,
-            that grant is still shut out at the guards: an earlier attempt may have freed the lock, and got no further.
+        only: only from the grant with this number, or from this holder without one. The result is None if another one
+            holds the lock. If it is free, that grant is still shut out at the guards: an earlier attempt may have freed
+            the lock, and got no further.
     """
     taking = Taking()
     try:
-        grant, former = yield from _plan_force(backend, resource, settings, number, taking)
+        grant, former = yield from _plan_force(backend, resource, settings, only, taking)
         if grant is None:
             return None
         taking.hold(backend, grant, settings)
@@ -571,15 +574,22 @@ def force_release(
         raise
 
 
+def _is(former: Holder, only: int | Holder) -> bool:
+    """Return whether this grant is meant: by its number, or, where it has none, by what stands for its token."""
+    if isinstance(only, int):
+        return former.number == only
+    return (former.number, former.digest) == (None, only.digest)
+
+
 def _plan_force(
-    backend: Backend, resource: str, settings: Settings, number: int | None, taking: Taking
+    backend: Backend, resource: str, settings: Settings, only: int | Holder | None, taking: Taking
 ) -> Plan[tuple[Grant | None, Holder | None]]:
     """Take the lock from its holder, or take it if it is free. Return the grant, and the former holder."""
     deadline = _deadline(backend, settings)
     reply: Grant | Taken | Undecided | None
     for tries in itertools.count(1):
         former = yield from backend.plan_holder(resource, settings, deadline=deadline)
-        if number is not None and (not settings.guards if former is None else former.number != number):
+        if only is not None and (not settings.guards if former is None else not _is(former, only)):
             return None, former
         taking.token = token = new_token()
         try:

@@ -65,7 +65,7 @@ class Pulse:
             logger.warning("the event loop answers again, after %.1f s", process.now() - asked_at)
 
     def _owes(self, asked_at: float) -> bool:
-        return self._asked_at == asked_at
+        return self._asked_at == asked_at and not self._loop.is_closed()
 
     def _warn(self, asked_at: float) -> None:
         if self._owes(asked_at):

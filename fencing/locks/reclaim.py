@@ -41,7 +41,9 @@ def plan_reclaim(lease: Lease, timeout: float | None) -> Plan[Lease]:
         return (yield from _plan_rounds(lease, ends_at))
     except CoordinatorUnavailable as error:
         text = f"{error}; {_AGAIN}"
-        raise CoordinatorUnavailable(text, resource=error.resource, address=error.address) from error
+        raise CoordinatorUnavailable(
+            text, resource=error.resource, address=error.address, refused=error.refused
+        ) from error
     except GuardUnavailable as error:
         raise GuardUnavailable(f"{error}; {_AGAIN}", resource=error.resource) from error
     finally:

@@ -132,7 +132,11 @@ register(
     "redis",
     coordinator="fencing.redis.coordinator:RedisCoordinator",
     async_coordinator="fencing.redis.coordinator_async:AsyncRedisCoordinator",
-    schemes=["redis", "rediss", "unix"],
+    schemes=[
+        *("redis", "redis+cluster", "redis+sentinel"),
+        *("rediss", "rediss+cluster", "rediss+sentinel"),
+        "unix",
+    ],
     connect="fencing.redis.urls:connect",
     such_as="a redis.Redis",
     async_such_as="a redis.asyncio.Redis",

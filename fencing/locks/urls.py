@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import difflib
+import math
 import re
-from typing import NamedTuple
+from collections.abc import Collection
+from typing import NamedTuple, NoReturn
 from urllib.parse import parse_qsl, unquote
 
 MAX_LENGTH = 4096
 """How long a URL may be, in characters."""
 
 MAX_HOSTS = 32
+
+ENCODE = "percent-encode what is special in its parts: a password p@ss/word is written p%40ss%2Fword"
+"""What to do where a URL cannot be read."""
+
+FEW = 6
+"""So many names of options are listed in a message. Of more, only those that look like the wrong one are."""
 
 _FORM = re.compile(
     r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<place>[^/?#]*)(?P<path>/[^?#]*)?(\?(?P<query>[^#]*))?",
@@ -38,8 +47,7 @@ class Url(NamedTuple):
         """Raise ValueError if there is an option of another name."""
         for name in self.options:
             if name not in known:
-                hint = f"it takes {', '.join(known)}" if known else "it takes none"
-                raise ValueError(f"a URL of {self.scheme}:// has no option {name!r}; {hint}")
+                refuse_option(self.scheme, name, known)
 
 
 def parse(url: str, default_port: int, *, such_as: str, default_host: str = "localhost") -> Url:
@@ -57,9 +65,7 @@ def parse(url: str, default_port: int, *, such_as: str, default_host: str = "loc
     check_url(url)
     match = _FORM.fullmatch(url)
     if match is None or "@" in url[match.end("place") :]:  # that of a password with a slash, probably
-        raise ValueError(
-            f"{redacted(url)!r} is no URL such as {such_as!r}; percent-encode what is special in its parts"
-        )
+        raise ValueError(f"{redacted(url)!r} is no URL such as {such_as!r}; {ENCODE}")
     account, at, places = match["place"].rpartition("@")
     name, colon, password = account.partition(":")
     hosts = [_host(place, default_port, such_as) for place in places.split(",")] if places else []
@@ -78,6 +84,31 @@ def parse(url: str, default_port: int, *, such_as: str, default_host: str = "loc
         path=unquote((match["path"] or "")[1:]),
         options=options,
     )
+
+
+def refuse_option(scheme: str, name: str, known: Collection[str]) -> NoReturn:
+    """Raise ValueError for an option that a URL may not have. The message names those that it may have."""
+    near = difflib.get_close_matches(name, known, n=1)
+    if near:
+        hint = f"did you mean {near[0]!r}?"
+    elif len(known) > FEW:
+        hint = "docs/guide/urls.md has those that there are"
+    else:
+        hint = f"it takes {', '.join(known)}" if known else "it takes none"
+    raise ValueError(f"a URL of {scheme}:// has no option {name!r:.100}; {hint}")
+
+
+def check_seconds(scheme: str, name: str, value: str, *, whole: bool = False) -> None:
+    """Raise ValueError unless the value of an option is a number of seconds above 0; a whole one, where told so."""
+    try:
+        seconds = float(int(value) if whole else value)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        form = "a whole number" if whole else "a number"
+        raise ValueError(
+            f"the option {name!r} of a URL of {scheme}:// is {form} of seconds above 0, not {value!r:.100}"
+        )
 
 
 def scheme_of(url: str) -> str:

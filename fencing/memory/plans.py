@@ -10,9 +10,9 @@ from typing import Any, ClassVar, Literal, NamedTuple
 from fencing.kernel import process
 from fencing.kernel.effects import Plan
 from fencing.kernel.fence import Fence, new_token
+from fencing.kernel.patterns import Pattern
 from fencing.locks.backend import Backend, Holder, Taken
 from fencing.locks.holding import Grant, GrantOrFence
-from fencing.locks.listing import Pattern
 from fencing.locks.settings import Settings
 from fencing.locks.waiting import poll_pause
 from fencing.memory.table import LockTable, Request, Waits

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from fencing.kernel import process
+from fencing.kernel.patterns import Pattern
 from fencing.kernel.waking import safe_lock
 from fencing.locks.backend import Holder, Taken, next_number
-from fencing.locks.listing import Pattern
 
 WAITER_SECONDS = 5.0
 """How long a waiter counts that does not ask again. It does every 0.2 seconds."""
@@ -184,7 +184,9 @@ class LockTable:
         if held is None:
             return None
         remaining = None if held.expires_at == math.inf else held.expires_at - now
-        return Holder(held.owner, held.number, now - held.granted_at, remaining, released=held.is_released)
+        waiting = sum(until > now for until in self._waiting.get(resource, {}).values())
+        held_for = now - held.granted_at
+        return Holder(held.owner, held.number, held_for, remaining, released=held.is_released, waiting=waiting)
 
     def _holders(self, now: float, pattern: Pattern) -> list[tuple[str, Holder]]:
         found = [(resource, self._holder(now, resource)) for resource in self._held if pattern.matches(resource)]

@@ -294,9 +294,13 @@ _SCRIPT = re.compile(
 )
 
 _NO_RIGHT = "; give the client's user the permissions that the documentation names; ACL LOG shows the missing one"
+_NO_MEMORY = "; free memory, or raise its maxmemory, then retry"
+_MAY_PASS = ("", _NO_MEMORY)
+"""The hints of a refusal after which a retry may help."""
+
 _HINTS = {  # Redis 6.2 has such words in the middle of the text
     "WRONGTYPE": "; the key of that name has other data: choose another resource name, or another Redis database",
-    "OOM ": "; free memory, or raise its maxmemory, then retry",
+    "OOM ": _NO_MEMORY,
     "no permissions": _NO_RIGHT,  # of a command
     "can't run this": _NO_RIGHT,  # within a script
     "No permissions": _NO_RIGHT,  # to a key
@@ -322,6 +326,7 @@ def map_error(error: RedisError | OSError, address: str) -> NoReply | Coordinato
         return CoordinatorUnavailable(
             f"Redis at {address} refused the credentials: {error}; correct the client's username and password",
             address=address,
+            refused=True,
         )
     if isinstance(error, ReadOnlyError):
         return NoReply(redis.ReadOnlyError(IS_REPLICA), may_have_run=False, is_answer=True)
@@ -335,13 +340,16 @@ def map_error(error: RedisError | OSError, address: str) -> NoReply | Coordinato
             f"Redis at {address} is a node of a Redis Cluster, and another node has this name's slot ({kind} {error}); "
             f"pass a redis.RedisCluster, or for asyncio a redis.asyncio.RedisCluster",
             address=address,
+            refused=True,
         )
         redirected.__cause__ = error  # a client of the Cluster follows it
         return redirected
     if isinstance(error, ResponseError):
         text = _SCRIPT.sub("", str(error))
         hint = next((hint for words, hint in _HINTS.items() if words in text), "")
-        refused = CoordinatorUnavailable(f"Redis at {address} refused the request: {text}{hint}", address=address)
+        refused = CoordinatorUnavailable(
+            f"Redis at {address} refused the request: {text}{hint}", address=address, refused=hint not in _MAY_PASS
+        )
         if isinstance(error, NoPermissionError):
             refused.__cause__ = error  # a listing leaves out what its user may not read
         return refused
@@ -364,6 +372,7 @@ def map_connect_error(error: RedisError | OSError, address: str) -> NoReply | Co
             f"Redis at {address} refused the connection: {error}; correct the client's settings, "
             f"such as its database number (db)",
             address=address,
+            refused=True,
         )
     return NoReply(_without_objects(error), may_have_run=False)
 

@@ -95,6 +95,7 @@ def map_listen_error(error: RedisError | OSError, address: str) -> NoReply | Coo
             f"Redis at {address} does not let this user wait for locks: {error}; add the ACL rules "
             f"+subscribe +publish +ping &fencing:1:wake:*",
             address=address,
+            refused=True,
         )
     return map_connect_error(error, address)
 

@@ -11,10 +11,10 @@ from typing import Any, ClassVar, Literal, NamedTuple
 from fencing.kernel.effects import GiveWay, Plan, Shielded
 from fencing.kernel.errors import CoordinatorUnavailable, KeptBy, MarkImplausible
 from fencing.kernel.fence import Fence, new_token
+from fencing.kernel.patterns import Pattern
 from fencing.kernel.retry import LEAST_SECONDS, Answer, NoReply
 from fencing.locks.backend import Backend, Holder, Taken
 from fencing.locks.holding import Grant, GrantOrFence
-from fencing.locks.listing import Pattern
 from fencing.locks.settings import Settings
 from fencing.locks.waiting import Enlist, Leave, WaiterPlace
 from fencing.redis.calls import (
@@ -302,7 +302,7 @@ class RedisPlans(Backend):
 
     def plan_holder(self, resource: str, settings: Settings, *, deadline: float) -> Plan[Holder | None]:
         keys = keys_of(resource)
-        call = call_without_token(HOLDER, (keys.lock, keys.holder), ())
+        call = call_without_token(HOLDER, (keys.lock, keys.holder, keys.queue), ())
         answer = yield from self._plan_call(call, resource, settings, deadline)
         reply = answer.value
         if _kind(reply) == b"free":
@@ -315,6 +315,7 @@ class RedisPlans(Backend):
             remaining=_number(reply, 1) / 1000 if _number(reply, 1) >= 0 else None,
             digest=_text(reply, 5),
             released=_text(reply, 6) != "",
+            waiting=_known(reply, 7),
         )
 
     def plan_forced_by(self, fence: Fence, settings: Settings, *, deadline: float) -> Plan[str | None]:
@@ -354,7 +355,9 @@ class RedisPlans(Backend):
     ) -> Plan[list[tuple[str, Holder]]]:
         """Return the holders of locks, a call for each group. Those that the user may not read are left out."""
         calls = [
-            call_without_token(HOLDERS, tuple(key for name in group for key in (name, records[name])), ())
+            call_without_token(
+                HOLDERS, tuple(key for name in group for key in (name, records[name], keys_of(name).queue)), ()
+            )
             for group in groups
         ]
         answers: list[Answer | CoordinatorUnavailable] = []
@@ -510,10 +513,11 @@ def _is_key_forbidden(error: CoordinatorUnavailable) -> bool:
 def _holders(reply: Any, resources: Sequence[str]) -> list[tuple[str, Holder]]:
     """Return what the reply of lua/holders.lua tells of these resources."""
     found = []
-    for i in range(0, len(reply), 7):
+    for i in range(0, len(reply), 8):
         remaining = _number(reply, i + 1) / 1000 if _number(reply, i + 1) >= 0 else None
         held_for, number, owner = _number(reply, i + 2) / 1000, _number(reply, i + 3), _text(reply, i + 4)
-        holder = Holder(owner, number, held_for, remaining, _text(reply, i + 5), _text(reply, i + 6) != "")
+        digest, released, waiting = _text(reply, i + 5), _text(reply, i + 6) != "", _known(reply, i + 7)
+        holder = Holder(owner, number, held_for, remaining, digest, released, waiting=waiting)
         found.append((resources[_number(reply, i) - 1], holder))
     return found
 
@@ -538,3 +542,9 @@ def _text(reply: Any, index: int) -> str:
 
 def _number(reply: Any, index: int) -> int:
     return int(reply[index])
+
+
+def _known(reply: Any, index: int) -> int | None:
+    """Return a number that is -1 where it is not known."""
+    number = _number(reply, index)
+    return number if number >= 0 else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import parse_qsl, quote, urlsplit
 
 import redis
 import redis.asyncio
@@ -15,7 +15,7 @@ import redis.connection
 import redis.sentinel
 
 from fencing.kernel.errors import CoordinatorUnavailable
-from fencing.locks.urls import Url, parse, redacted, scheme_of
+from fencing.locks.urls import ENCODE, Url, check_seconds, parse, redacted, refuse_option, scheme_of
 
 DEFAULT_PORT = 6379
 DEFAULT_SENTINEL_PORT = 26379
@@ -27,6 +27,19 @@ _SUCH_AS = {
 }
 _PLACE = ("host", "port", "path")
 _OF_SENTINEL = ("sentinel_username", "sentinel_password")
+
+_SECONDS = ("socket_timeout", "socket_connect_timeout")
+_COUNTS = ("db", "max_connections", "health_check_interval", "protocol")
+_SWITCHES = ("socket_keepalive", "retry_on_timeout", "ssl_check_hostname")
+_TEXTS = ("username", "password", "client_name")
+_OF_TLS = (
+    *("ssl_ca_certs", "ssl_ca_path", "ssl_ca_data", "ssl_certfile", "ssl_keyfile", "ssl_password", "ssl_cert_reqs"),
+    *("ssl_ciphers", "ssl_check_hostname"),
+)
+_OPTIONS = (*_SECONDS, *_COUNTS, "socket_keepalive", "retry_on_timeout", *_TEXTS)
+"""The options of redis-py that a text can set. The others are objects, and redis-py would take a text for one."""
+
+_WORDS = ("1", "0", "true", "false", "yes", "no")
 
 
 def connect(url: str, coordinator: Any, options: dict[str, Any], *, asynchronous: bool) -> Any:
@@ -49,7 +62,7 @@ def client_of(url: str, *, asynchronous: bool) -> Any:
     library: Any = redis.asyncio if asynchronous else redis
     secure, _, kind = scheme_of(url).partition("+")
     if secure == "unix":
-        return _one(url, library)
+        return _of_socket(url, library)
     if kind not in _SUCH_AS:
         raise ValueError(
             f"{secure}+{kind}:// is no scheme of Redis; write redis://, redis+cluster:// or redis+sentinel://"
@@ -60,6 +73,7 @@ def client_of(url: str, *, asynchronous: bool) -> Any:
             raise ValueError(
                 f"a URL of {parsed.scheme}:// names its server in front of its options, not by the option {name!r}"
             )
+    _check_options(parsed.scheme, parsed.options, _OF_SENTINEL if kind == "sentinel" else ())
     if kind == "sentinel":
         return _master(parsed, secure == "rediss", library)
     database = _database(parsed, parsed.path)
@@ -73,12 +87,48 @@ def client_of(url: str, *, asynchronous: bool) -> Any:
     return _one(url, library)
 
 
+def _of_socket(url: str, library: Any) -> Any:
+    parts = _split(url)
+    if host := parts.netloc.rpartition("@")[2]:
+        path = f"unix:///{host}{parts.path}"
+        raise ValueError(
+            f"{redacted(url)!r} has {host!r} for a host, and a socket has none: three slashes begin its path, as in "
+            f"{path!r}"
+        )
+    _check_options("unix", dict(parse_qsl(parts.query, keep_blank_values=True)))
+    return _one(url, library)
+
+
 def _one(url: str, library: Any) -> Any:
-    try:
-        urlsplit(url)
-    except ValueError:  # it has the whole password
-        raise ValueError(f"{redacted(url)!r} is no URL; percent-encode what is special in its parts") from None
+    _split(url)
     return _usable(library.Redis.from_url(url))
+
+
+def _split(url: str) -> Any:
+    try:
+        return urlsplit(url)
+    except ValueError:  # it has the whole password
+        raise ValueError(f"{redacted(url)!r} is no URL; {ENCODE}") from None
+
+
+def _check_options(scheme: str, options: dict[str, str], more: tuple[str, ...] = ()) -> None:
+    """Raise ValueError for an option that we do not know, or a value that it cannot have."""
+    known = (*_OPTIONS, *more, *(_OF_TLS if scheme.startswith("rediss") else ()))
+    for name, value in options.items():
+        if name in _OF_TLS and name not in known:
+            raise ValueError(
+                f"a URL of {scheme}:// has no option {name!r}, which is of TLS: write rediss in its scheme"
+            )
+        if name not in known:
+            refuse_option(scheme, name, known)
+        if name in _SECONDS:
+            check_seconds(scheme, name, value)
+        elif name in _COUNTS and not re.fullmatch(r"[0-9]{1,9}", value, re.ASCII):
+            raise ValueError(f"the option {name!r} of a URL of {scheme}:// is a whole number, not {value!r:.100}")
+        elif name in _SWITCHES and value.lower() not in _WORDS:
+            raise ValueError(
+                f"the option {name!r} of a URL of {scheme}:// is one of {', '.join(_WORDS)}, not {value!r:.100}"
+            )
 
 
 def _cluster(parsed: Url, secure: bool, database: int, library: Any) -> Any:

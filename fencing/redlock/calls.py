@@ -121,7 +121,7 @@ def _member_call(script: Script, keys: tuple[str, ...], args: Arguments) -> Call
 def holder_call(resource: str) -> Call:
     """Return the call that describes the holder."""
     names = keys_of(resource)
-    return call_without_token(HOLDER, (names.lock, names.holder), ())
+    return call_without_token(HOLDER, (names.lock, names.holder, names.queue), ())
 
 
 def release_all_call(grants: Sequence[Any]) -> Call:

@@ -152,7 +152,8 @@ def check_settings(replies: Replies, longest_ms: int, restart_wait: bool) -> Non
             raise CoordinatorUnavailable(
                 f"node {index + 1} was admitted with {theirs}, but this coordinator has "
                 f"longest_ttl={longest_ms / 1000:g} and restart_wait={restart_wait}; pass {theirs}, or change the "
-                f"nodes as docs/coordinators/redlock.md says"
+                f"nodes as docs/coordinators/redlock.md says",
+                refused=True,
             )
 
 

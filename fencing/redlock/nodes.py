@@ -140,13 +140,17 @@ class Nodes:
         run_id = info.get(b"run_id", b"").decode()
         if not run_id:
             raise CoordinatorUnavailable(
-                f"Redis at {address} does not tell its run id; allow the command INFO", address=address
+                f"Redis at {address} does not tell its run id; allow the command INFO", address=address, refused=True
             )
         if info.get(b"role", b"master") != b"master":
-            raise CoordinatorUnavailable(f"Redis at {address} is a replica; name its primary", address=address)
+            raise CoordinatorUnavailable(
+                f"Redis at {address} is a replica; name its primary", address=address, refused=True
+            )
         if info.get(b"cluster_enabled", b"0") != b"0":
             raise CoordinatorUnavailable(
-                f"Redis at {address} belongs to a Redis Cluster; each node must be a single server", address=address
+                f"Redis at {address} belongs to a Redis Cluster; each node must be a single server",
+                address=address,
+                refused=True,
             )
         for other, its_id in list(self._run_ids.items()):
             if its_id == run_id and other != index:
@@ -154,6 +158,7 @@ class Nodes:
                 raise CoordinatorUnavailable(
                     f"nodes {first} and {second} are the same Redis server, at {address}; name each server once",
                     address=address,
+                    refused=True,
                 )
         self._run_ids[index] = run_id
         if self.factories[index].must_ask_info():

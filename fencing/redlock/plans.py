@@ -305,7 +305,7 @@ class RedlockPlans(Backend):
             )
         except CoordinatorUnavailable as error:
             text = f"initialise() needs all nodes; start them, and repeat it: {error}"
-            raise CoordinatorUnavailable(text, address=self.address) from error
+            raise CoordinatorUnavailable(text, address=self.address, refused=error.refused) from error
         replies: Replies = answer.value
         self._check_settings(replies)
         return replies

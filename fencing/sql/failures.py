@@ -103,4 +103,6 @@ class _Text(Exception):
 
 
 def _refused(text: str, address: str) -> CoordinatorUnavailable:
-    return CoordinatorUnavailable(f"the database at {address} refused the request: {text}", address=address)
+    return CoordinatorUnavailable(
+        f"the database at {address} refused the request: {text}", address=address, refused=True
+    )

@@ -11,10 +11,10 @@ from typing import Any, ClassVar, Literal
 from fencing.kernel.effects import Plan, Shielded
 from fencing.kernel.errors import CoordinatorUnavailable
 from fencing.kernel.fence import Fence, new_token
+from fencing.kernel.patterns import Pattern
 from fencing.kernel.retry import Answer, NoReply
 from fencing.locks.backend import BACKOFF, Backend, Holder, Taken, next_number
 from fencing.locks.holding import Grant, GrantOrFence
-from fencing.locks.listing import Pattern
 from fencing.locks.settings import Settings
 from fencing.locks.waiting import Enlist, Leave, Wait, WaiterPlace, poll_pause
 from fencing.sql.table import PAGE_ROWS, TABLE, LockRow, Operation, Renewals, Request, is_place, places_of

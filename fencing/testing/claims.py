@@ -144,9 +144,13 @@ class Claims(CoordinatorTests):
         self.call(self.call(coordinator.acquire, name, timeout=10).release)
         again = self.take_as_another_program(name)
         assert again is not None
-        forced = self.call(coordinator.lock(name).force_release)
+        seen = self.call(coordinator.holder, name)
+        forced = self.call(coordinator.force_release, name, holder=seen)
         assert forced.holder.number is None
-        self.call(self.call(coordinator.acquire, name, timeout=10).release)
+        lease = self.call(coordinator.acquire, name, timeout=10)
+        assert self.call(coordinator.force_release, name, holder=seen) is None, "it is not the holder that was seen"
+        self.call(lease.release)
+        assert self.call(coordinator.force_release, name, holder=seen) is None, "the lock is free"
         again()
 
     def test_a_reclaimed_lease_has_a_new_fence_and_keeps_the_lock(self) -> None:

@@ -20,6 +20,7 @@ from fencing.locks.capabilities import (
     CountsWaiters,
     ListsHolders,
     OneOfManyWins,
+    Queues,
     RenewsGrants,
     RenewsSession,
     RenewsSeveralTtls,
@@ -175,6 +176,26 @@ class Grants(CoordinatorTests):
         self.call(held.release)
         self._plan(coordinator, last.place.plan_leave(deadline=coordinator._backend.clock() + 5))
         self.call(self.call(coordinator.acquire, name, timeout=5).release)
+
+    def test_how_many_wait_is_told_each_time_or_never(self) -> None:
+        coordinator, name = self._make(), self._name()
+        held = self.call(coordinator.acquire, name, timeout=5)
+        seen, places = [self._waiting(coordinator, name)], []
+        if has_capability(coordinator, Queues):
+            places = [self._queue(coordinator, name, new_token()).place for _ in range(2)]
+            seen.append(self._waiting(coordinator, name))
+        for place in filter(None, places):  # a waiter that polls may have none
+            self._plan(coordinator, place.plan_leave(deadline=coordinator._backend.clock() + 5))
+            seen.append(self._waiting(coordinator, name))
+        assert seen in ([0, 2, 1, 0][: len(seen)], [None] * len(seen))
+        self.call(held.release)
+
+    def _waiting(self, coordinator: Any, name: str) -> int | None:
+        """Return how many wait. A list says the same."""
+        waiting: int | None = self.call(coordinator.holder, name).waiting
+        if has_capability(coordinator, ListsHolders):
+            assert {each.waiting for _, each in self._holders(coordinator, name)} == {waiting}
+        return waiting
 
     def _queue(self, coordinator: Any, name: str, token: str, place: Any = None) -> Any:
         deadline = coordinator._backend.clock() + 5

@@ -247,12 +247,15 @@ class Requests(CoordinatorTests):
         lease = self.call(coordinator.acquire, name)
         assert self._force(coordinator, name, seen) is None
         assert self.call(coordinator.lock(name).force_release, seen.number) is None
+        assert self.call(coordinator.lock(name).force_release, holder=seen) is None
         self.call(lease.renew)
         forced = self.call(coordinator.lock(name).force_release, lease.fence.number)
         assert forced.holder.number == lease.fence.number
         assert self.call(lease.release) is False
         self.expect(ValueError, coordinator.lock(name).force_release, 0)
         self.expect(TypeError, coordinator.lock(name).force_release, "1")
+        self.expect(TypeError, coordinator.lock(name).force_release, holder=1)
+        self.expect(TypeError, coordinator.lock(name).force_release, 1, holder=seen)
 
     def _force(self, coordinator: Any, name: str, holder: Holder, token: str | None = None) -> Grant | None:
         settings, deadline = coordinator._backend.settings, coordinator._backend.clock() + 5

@@ -129,7 +129,8 @@ def base_in(names: Iterable[str], address: str) -> int | None:
         if not (len(name) <= _MOST_DIGITS and name.isascii() and name.isdigit() and str(int(name)) == name):
             raise CoordinatorUnavailable(
                 f"{BASES} at ZooKeeper ({address}) has {name!r:.40}, which is no number of this version. If a newer "
-                f"version of this library has written it, upgrade this program; if not, delete it"
+                f"version of this library has written it, upgrade this program; if not, delete it",
+                refused=True,
             )
         bases.append(int(name))
     return max(bases, default=None)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any
 
 from fencing.kernel.effects import Plan
+from fencing.kernel.patterns import Pattern
 from fencing.locks.backend import Holder
-from fencing.locks.listing import Pattern
 from fencing.locks.settings import Settings
 from fencing.zookeeper.calls import children, is_missing, read, sync
 from fencing.zookeeper.layout import LOCKS, Node, nodes_of, number_of, queue_of, record_of, resource_of
@@ -30,7 +31,7 @@ class ZooKeeperReading(ZooKeeperRequests):
                 return None
             answer = yield from self.plan_ask(resource, settings, deadline, read(f"{parent}/{nodes[0].name}"))
             if not is_missing(answer.value.values[0]):
-                return describe(nodes[0], *answer.value.values[0])
+                return describe(nodes, *answer.value.values[0])
 
     def plan_holders(
         self, pattern: Pattern, page: str, settings: Settings, *, deadline: float
@@ -45,36 +46,43 @@ class ZooKeeperReading(ZooKeeperRequests):
         if not some:
             return [], ""
         answer = yield from self.plan_ask(about, settings, deadline, *(children(f"{locks}/{name}") for name in some))
-        firsts: list[tuple[str, Node]] = []
+        queues: list[tuple[str, list[Node]]] = []
         for name, queue in zip(some, answer.value.values, strict=True):
             nodes = [] if is_missing(queue) else nodes_of(queue[0])
             if nodes:
-                firsts.append((name, nodes[0]))
+                queues.append((name, nodes))
         holders: list[tuple[str, Holder]] = []
-        if firsts:
-            requests = (read(f"{locks}/{name}/{first.name}") for name, first in firsts)
+        if queues:
+            requests = (read(f"{locks}/{name}/{nodes[0].name}") for name, nodes in queues)
             answer = yield from self.plan_ask(about, settings, deadline, *requests)
-            for (name, first), seen in zip(firsts, answer.value.values, strict=True):
+            for (name, nodes), seen in zip(queues, answer.value.values, strict=True):
                 resource = resource_of(name)
                 if is_missing(seen):  # it changes hands
                     holder = yield from self.plan_holder(resource, settings, deadline=deadline)
                 else:
-                    holder = describe(first, *seen)
+                    holder = describe(nodes, *seen)
                 if holder is not None:
                     holders.append((resource, holder))
         return holders, some[-1] if len(names) > len(some) else ""
 
 
-def describe(node: Node, data: bytes, stat: Any) -> Holder | None:
-    """Describe the first node of a queue; None: its waiter does not hold the lock yet."""
-    record = record_of(data)
+def describe(nodes: Sequence[Node], data: bytes, stat: Any) -> Holder | None:
+    """Describe the first node of a queue; None: its waiter does not hold the lock yet.
+
+    Args:
+        nodes: the queue. The others are waiters, also of other programs.
+        data: of the first one.
+        stat: ZooKeeper's description of that.
+    """
+    node, waiting, record = nodes[0], len(nodes) - 1, record_of(data)
     if record is None:
-        return Holder(None, None, None, None, digest_of(node, stat), expires=bool(stat.ephemeralOwner))
+        expires = bool(stat.ephemeralOwner)
+        return Holder(None, None, None, None, digest_of(node, stat), expires=expires, waiting=waiting)
     number = number_of(record, stat.mzxid)
     if number is None:
         return None
     held_for = max(0.0, time.time() - stat.mtime / 1000)
-    return Holder(record.owner, number, held_for, None, digest_of(node, stat), expires=True)
+    return Holder(record.owner, number, held_for, None, digest_of(node, stat), expires=True, waiting=waiting)
 
 
 def digest_of(node: Node, stat: Any) -> str:

@@ -114,6 +114,7 @@ class ZooKeeperRequests(Backend):
                 f"correct the hosts of the client",
                 resource=resource,
                 address=self.address,
+                refused=True,
             )
         if queue and self.has_containers and type(made.value.values[-1]).__name__ == "UnimplementedError":
             self.has_containers = False

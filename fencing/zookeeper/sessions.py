@@ -174,6 +174,7 @@ class Sessions:
                 f"is {self._seconds:g} s; pass another timeout to the KazooClient or another ttl to the coordinator, "
                 f"or change minSessionTimeout and maxSessionTimeout of the servers",
                 address=self.address,
+                refused=True,
             )
 
     def check_connected(self, session: Session) -> None:
@@ -188,6 +189,7 @@ class Sessions:
                 f"kazoo cannot use the settings of the client for {self.address}: {session.failure!r}; correct them, "
                 f"and make a new coordinator",
                 address=self.address,
+                refused=True,
             ) from session.failure
         why = f" ({session.refused_with})" if session.refused_with else ""
         raise NoReply(ConnectionError(f"no server of it has accepted a session in time{why}"), may_have_run=False)
@@ -244,7 +246,11 @@ class Sessions:
             what = f"{type(error).__name__} {error}".rstrip()
         else:
             return error
-        return CoordinatorUnavailable(f"ZooKeeper at {self.address} refused the request: {what}", address=self.address)
+        return CoordinatorUnavailable(
+            f"ZooKeeper at {self.address} refused the request: {what}",
+            address=self.address,
+            refused=isinstance(error, (NoAuthError, InvalidACLError, AuthFailedError)),
+        )
 
     def end_watch(self, watch: Watch) -> None:
         """Give up a watch."""

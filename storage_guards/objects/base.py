@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from fencing.kernel.admission import as_fence
@@ -14,8 +16,9 @@ from storage_guards.bounds import check_timeout, wait_seconds
 from storage_guards.continuity import Continuity
 from storage_guards.kept import admit_claim_at
 from storage_guards.objects.bodies import Body
-from storage_guards.objects.changes import Scope, Trail, plan_read, plan_seen, plan_seen_all
+from storage_guards.objects.changes import Scope, Trail, plan_read, plan_seen_all
 from storage_guards.objects.collect import UploadFound, plan_collect
+from storage_guards.objects.history import At, check_at, plan_publication
 from storage_guards.objects.in_place import MOST_IN_PLACE, StoredObject, plan_get, plan_landed_in_place, plan_write
 from storage_guards.objects.io import ObjectIO
 from storage_guards.objects.keys import Layout, check_key, check_name, check_new_name
@@ -27,9 +30,6 @@ from storage_guards.objects.requests import Deadline
 from storage_guards.objects.seen import Seen, StoredPointers
 from storage_guards.once import check_once
 from storage_guards.sending import Sending
-
-OPEN_ROUNDS = 5
-"""How often ``open`` resolves a name again, because the current data were replaced and collected meanwhile."""
 
 Progress = Callable[[str, int, int | None], object]
 """A function of a name, the number of its bytes handed over so far, and the total, or None where it is not known."""
@@ -54,6 +54,22 @@ class ObjectGuard:
     def __repr__(self) -> str:
         store = re.sub(" object at 0x[0-9a-f]+|^<|>$", "", repr(self._io.store))
         return f"<{type(self).__name__} on {store}, prefix {self._layout.prefix!r}, timeout {self._timeout:g} s>"
+
+    def __reduce__(self) -> Any:
+        """Make a guard of the same arguments elsewhere. It tries its store out anew, and has acknowledged nothing."""
+        try:
+            self._io.store.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+        except (TypeError, pickle.PicklingError) as error:
+            raise TypeError(
+                f"{type(self).__name__} cannot be pickled, because its store cannot ({error}); use a store that other "
+                f"processes reach, such as obstore.store.S3Store"
+            ) from error
+        options: dict[str, Any] = {
+            "prefix": self._layout.prefix,
+            "timeout": self._timeout,
+            "upload_timeout": self._upload_timeout,
+        }
+        return partial(type(self), **options), (self._io.store,)
 
     def _scope(self, resource: str, seconds: float | None = None) -> Scope:
         check_resource(resource)
@@ -98,10 +114,10 @@ class ObjectGuard:
         pointer = yield from plan_read(scope)
         return None if pointer is None else pointer.mark
 
-    def _plan_current(self, scope: Scope) -> Plan[Published | None]:
-        seen = yield from plan_seen(scope)
-        scope.stored.put(seen)  # a holder that reads mostly publishes next
-        return None if seen.pointer is None else seen.pointer.published
+    def _plan_publication(self, scope: Scope, at: At | None) -> Plan[Published | None]:
+        if at is not None:
+            check_at(at)
+        return plan_publication(scope, at, self._upload_timeout)
 
     def _plan_publish(
         self,
@@ -128,12 +144,7 @@ class ObjectGuard:
             name: body if isinstance(body, Entry) else Body(name, body, asynchronous=self._asynchronous)
             for name, body in objects.items()
         }
-        if not (replacing is ANYTHING or replacing is None or isinstance(replacing, PublicationBase)):
-            raise TypeError(f"replacing is a Publication or None, not {type(replacing).__name__}")
-        if isinstance(replacing, PublicationBase) and replacing.resource != fence.resource:
-            raise ValueError(
-                f"replacing is of {replacing.resource!r}, but the fence is of {fence.resource!r}; use one resource"
-            )
+        _check_replacing(replacing, fence)
         plan = plan_publish(
             scope,
             fence,
@@ -143,6 +154,25 @@ class ObjectGuard:
             upload_seconds=self._upload_timeout,
             once=once,
             holder=holder,
+        )
+        return scope, plan
+
+    def _plan_restore(
+        self, holder: Fence | HasFence, publication: Any, replacing: Any, sending: Sending | None = None
+    ) -> tuple[Scope, Plan[Published]]:
+        fence, scope = self._holder(holder, sending)
+        if not isinstance(publication, PublicationBase):
+            raise TypeError(f"restore takes what read(at=...) gave, not {type(publication).__name__}")
+        _check_of(publication, fence, "the publication")
+        _check_replacing(replacing, fence)
+        plan = plan_publish(
+            scope,
+            fence,
+            publication,
+            claim=False,
+            replacing=replacing,
+            upload_seconds=self._upload_timeout,
+            restoring=publication.id,
         )
         return scope, plan
 
@@ -161,15 +191,17 @@ class ObjectGuard:
             self._continuity.remember(error.fence, error.fence, error.seq, own, error.key or "")
         return answer
 
-    def _plan_collect(self, holder: Fence | HasFence, keep: int, older_than: float | None) -> Plan[list[UploadFound]]:
+    def _plan_collect(
+        self, holder: Fence | HasFence, keep: int, older_than: float | None, dry_run: bool
+    ) -> Plan[list[UploadFound]]:
         fence, scope = self._holder(holder)
         if isinstance(keep, bool) or not isinstance(keep, int):
-            raise TypeError(f"keep is a number of uploads, not {type(keep).__name__}")
+            raise TypeError(f"keep is a number of publications, not {type(keep).__name__}")
         if keep < 0:
             raise ValueError(f"keep is {keep}; pass 0 or more")
         if older_than is not None and not 0 <= older_than < 1e9:
             raise ValueError(f"older_than is a number of seconds, not {older_than}")
-        return plan_collect(scope, fence, keep, older_than)
+        return plan_collect(scope, fence, keep, older_than, dry_run, self._upload_timeout)
 
     def _plan_write(
         self,
@@ -197,6 +229,20 @@ class ObjectGuard:
     def _plan_get(self, key: str) -> Plan[StoredObject | None]:
         check_key(key, self._layout.prefix)
         return plan_get(Scope(key, self._layout.directory(key), self._timeout), key)
+
+
+def _check_replacing(replacing: Any, fence: Fence) -> None:
+    if isinstance(replacing, PublicationBase):
+        _check_of(replacing, fence, "replacing")
+    elif replacing is not ANYTHING and replacing is not None:
+        raise TypeError(f"replacing is a Publication or None, not {type(replacing).__name__}")
+
+
+def _check_of(publication: PublicationBase, fence: Fence, label: str) -> None:
+    if publication.resource != fence.resource:
+        raise ValueError(
+            f"{label} is of {publication.resource!r}, but the fence is of {fence.resource!r}; use one resource"
+        )
 
 
 def _in_memory(key: str, body: Any) -> bytes:

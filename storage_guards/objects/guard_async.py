@@ -13,15 +13,17 @@ from fencing.kernel.effects import Plan, run_async
 from fencing.kernel.errors import OutcomeUnknown, StaleRead
 from fencing.kernel.fence import Fence, HasFence, Mark
 from storage_guards.bounds import check_unknown
-from storage_guards.objects.base import OPEN_ROUNDS, Progress
+from storage_guards.objects.base import Progress
 from storage_guards.objects.bodies import Body
 from storage_guards.objects.collect import UploadFound, plan_history
+from storage_guards.objects.history import OPEN_ROUNDS, At, PublicationFound, plan_publications
 from storage_guards.objects.in_place import StoredObject
 from storage_guards.objects.plans import ANYTHING, Anything
 from storage_guards.objects.probe import ProbeReport
-from storage_guards.objects.publication_async import AsyncPublication, AsyncStream
+from storage_guards.objects.publication_async import AsyncPublication
 from storage_guards.objects.requests import Close, Next, OpenBody, Progressed
 from storage_guards.objects.shared_probe import AsyncProbedOnce
+from storage_guards.objects.stream_async import AsyncStream
 from storage_guards.sending import Sending
 
 T = TypeVar("T")
@@ -167,28 +169,89 @@ class AsyncObjectStoreGuard(AsyncProbedOnce):
         await self._verified(scope.seconds)
         try:
             published = await self._run(plan, progress)
-            return AsyncPublication(scope.resource, published, scope.directory, self._run, self._upload_timeout)
+            return AsyncPublication(scope.resource, published, self)
         except BaseException as error:  # noqa: BLE001 - raised again, with its meaning
             raise sending.explain(error)  # noqa: B904 - it sets the cause
 
-    async def read(self, resource: str) -> AsyncPublication | None:
-        """Read what is current. None: nothing was ever published, or it was deleted. Anyone may read, without a fence.
+    async def read(self, resource: str, *, at: At | None = None) -> AsyncPublication | None:
+        """Read what is current, or was. None: nothing was published then, or it was deleted. Anyone may read, without a
+        fence.
 
-        A holder reads after its claim. Compare the result with ``is None``.
+        A holder reads after its claim. Compare the result with ``is None``. Of an earlier publication it does **not**
+        promise that its data stay: :meth:`collect` may delete them, and then its reader gets a :class:`StaleRead`.
+
+        Args:
+            resource: the name of the lock.
+            at: the id of a publication that :meth:`publications` lists. Or the number of a fence: the last that it
+                published. Or a datetime: what was current then, by the publishers' clocks. None: now.
 
         Raises:
+            TypeError, ValueError: ``at`` is malformed. The text says how.
+            KeyError: that publication is not kept, or never was. Choose one that :meth:`publications` lists.
+            StaleRead: it was collected meanwhile. Retry.
             GuardUnavailable: the store did not answer. Retry.
-            GuardNotEnforceable: the pointer has a format that this version does not understand, or the store refuses.
-                The text says what to do.
+            GuardNotEnforceable: the pointer or the manifest has a format that this version does not understand, or the
+                store refuses. The text says what to do.
         """
-        scope = self._scope(resource)
-        current = await self._run(self._plan_current(scope))
-        if current is None:
-            return None
-        return AsyncPublication(resource, current, scope.directory, self._run, self._upload_timeout)
+        found = await self._run(self._plan_publication(self._scope(resource), at))
+        return None if found is None else AsyncPublication(resource, found, self)
+
+    async def publications(self, resource: str) -> list[PublicationFound]:
+        """List the publications that can be read: the current one, and the last 32 that were, without what was
+        collected.
+
+        It does **not** read their objects: pass an ``id`` to :meth:`read`.
+
+        Returns:
+            The publications, the newest first.
+
+        Raises:
+            GuardUnavailable, GuardNotEnforceable: as :meth:`read`.
+        """
+        return await self._run(plan_publications(self._scope(resource)))
+
+    async def restore(
+        self,
+        holder: Fence | HasFence,
+        publication: AsyncPublication,
+        *,
+        replacing: AsyncPublication | Anything | None = ANYTHING,
+    ) -> AsyncPublication:
+        """Make all objects of an earlier publication current again, without a copy of their bytes.
+
+        It is a publication of its own, with an id of its own, and promises what :meth:`publish` does. What it replaces
+        is kept as an earlier publication.
+
+        On cancellation the one put that counts is first completed, within the guard's bound. Then the ``__cause__`` of
+        the ``CancelledError`` is an ``OutcomeUnknown`` for :meth:`landed`, or the refusal. With no cause, the put was
+        not sent, and never will be.
+
+        Args:
+            holder: a lease or a fence, claimed here.
+            publication: what :meth:`read` gave, with ``at``.
+            replacing: what must be current, as for :meth:`publish`.
+
+        Returns:
+            The new publication.
+
+        Raises:
+            TypeError, ValueError: an argument is malformed. The text says how.
+            StaleRead: its data may be deleted by now, or something else than ``replacing`` is current. Read again.
+            StaleFence, UnclaimedFence, OutcomeUnknown, GuardUnavailable, GuardNotEnforceable: as :meth:`publish`.
+        """
+        # SYNC "On cancellation ...":
+        sending = Sending()
+        scope, plan = self._plan_restore(holder, publication, replacing, sending)
+        await self._verified(scope.seconds)
+        try:
+            published = await self._run(plan)
+            return AsyncPublication(scope.resource, published, self)
+        except BaseException as error:  # noqa: BLE001 - raised again, with its meaning
+            raise sending.explain(error)  # noqa: B904 - it sets the cause
 
     async def open(self, resource: str, name: str) -> AsyncStream:
-        """Open the bytes of one current object, as a stream. For several that belong together, :meth:`read` first.
+        """Open the bytes of one current object, and begin to read all of it. For several that belong together,
+        :meth:`read` first.
 
         Raises:
             KeyError: nothing of that name is current. Read again later.
@@ -199,8 +262,10 @@ class AsyncObjectStoreGuard(AsyncProbedOnce):
             current = await self.read(resource)
             if current is None:
                 raise KeyError(f"nothing is published for {resource!r}, so it has no {name!r}; publish it first")
+            stream = await current.open(name)
             try:
-                return await current.open(name)
+                await self._run(stream._reading.plan_begin())
+                return stream
             except StaleRead as error:
                 stale = error
         raise stale
@@ -234,32 +299,37 @@ class AsyncObjectStoreGuard(AsyncProbedOnce):
         Raises:
             GuardUnavailable, GuardNotEnforceable: as :meth:`read`.
         """
-        return await self._run(plan_history(self._scope(resource)))
+        return await self._run(plan_history(self._scope(resource), self._upload_timeout))
 
     async def collect(
-        self, holder: Fence | HasFence, *, keep: int = 0, older_than: float | None = None
+        self, holder: Fence | HasFence, *, keep: int = 0, older_than: float | None = None, dry_run: bool = False
     ) -> list[UploadFound]:
-        """Delete data of **older** fences that are not current: garbage collection, which is a write.
+        """Delete data of **older** fences that neither the current publication nor a kept one has: garbage collection,
+        which is a write.
 
-        It does **not** spare readers of an older publication: they get a :class:`StaleRead`. Uploads of the holder's
-        own fence stay until a newer fence collects.
+        It does **not** spare readers of a publication that it does not keep: they get a :class:`StaleRead`, and never
+        wrong bytes. Such a publication cannot be read or restored any more. Uploads of the holder's own fence stay
+        until a newer fence collects.
 
         Args:
             holder: a lease or a fence, claimed here.
-            keep: how many of the newest uploads to keep, among those that are not entirely current.
-            older_than: seconds. Younger uploads are kept, for readers that still use them. It compares the store's
-                clock with this process's.
+            keep: how many of the newest earlier publications to keep whole, at most 32.
+            older_than: seconds. A publication that was replaced or deleted later is kept whole too, if it is one of the
+                last 32, and so are younger uploads. So a reader has that much time. It compares the clocks of the
+                publishers and of the store with this process's.
+            dry_run: change nothing, and return what would be deleted.
 
         Returns:
             The uploads, or the parts of them, that were deleted. It inspects 100,000 objects at a time, oldest fences
-            first; call again until there is none.
+            first, until some are to be deleted; call again until there is none.
 
         Raises:
             StaleFence, UnclaimedFence: as :meth:`publish`.
             GuardUnavailable: the store did not answer; some data may be deleted. Call again.
-            GuardNotEnforceable: the store refuses. The text says what to do.
+            GuardNotEnforceable: the manifest of a publication to keep cannot be read, and nothing was deleted; or the
+                store refuses. The text says what to do.
         """
-        plan = self._plan_collect(holder, keep, older_than)
+        plan = self._plan_collect(holder, keep, older_than, dry_run)
         await self._verified(self._timeout)
         return await self._run(plan)
 

@@ -4,6 +4,7 @@
 
     <prefix><resource>/pointer.json                                     the mark, and what is current
     <prefix><resource>/data/<number>.<token>/<upload>/~/<name>          immutable data
+    <prefix><resource>/data/<number>.<token>/<upload>/manifest.jsonl    what its publication has
     <prefix>=probe/<random>                                             of the probe, deleted afterwards
 
 Of a resource ``A-Z a-z 0-9 _ -`` stay, and a ``.`` inside. Any other byte of its UTF-8 becomes ``=XX``. A name that
@@ -15,8 +16,6 @@ the other characters that S3 calls safe (``! * ' ( )``), and a ``.`` inside. So 
 in the partitions of Hive, and an empty part ``%``. If the name itself has a ``%``, that stays, and ``~`` and the name's
 SHA-256 come first. A name that is too long is cut, and ends in ``~`` and its SHA-256. It has no ``=``: a value that was
 cut must not be read as that of a partition.
-
-Earlier versions had no ``~/``, and escaped the names of objects as those of resources. Such keys are still read.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ _STAYS = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456
 _STAYS_ESCAPED = _STAYS | frozenset(b"!*'()=%")
 _DATA_KEY = re.compile(
     r"data/(?P<number>[0-9]{16})\.(?P<token>[A-Za-z0-9_-]{22,128})/(?P<upload>[A-Za-z0-9_-]{16})/"
-    r"(~/(?P<name>[A-Za-z0-9_!*'()=%.~/-]{1,200})|(?P<earlier>[A-Za-z0-9_=.~/-]{1,200}))"
+    r"(~/(?P<name>[A-Za-z0-9_!*'()=%.~/-]{1,200})|manifest\.jsonl)"
 )
 _DOTS = re.compile(r"(^|/)(\.|/|$)|\.(/|$)")  # parts that are empty, or begin or end with a dot
 
@@ -101,15 +100,6 @@ def _escape_part(part: bytes, stays: frozenset[int], sign: str) -> str:
     )
 
 
-def earlier_key_to_name(escaped: str) -> str:
-    """Return the name of an object that an earlier version has stored, as :func:`key_to_name`."""
-    if "=~" in escaped:
-        return escaped
-    parts = ("" if part == "=" else part for part in escaped.split("/"))
-    raw = re.sub(rb"=([0-9A-F]{2})", lambda match: bytes([int(match[1], 16)]), "/".join(parts).encode())
-    return raw.decode(errors="replace")
-
-
 def check_name(name: object, label: str = "the name of an object") -> str:
     """Return ``name`` if it can name an object of a publication; TypeError or ValueError otherwise."""
     if not isinstance(name, str):
@@ -154,13 +144,17 @@ def check_key(key: object, prefix: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class DataKey:
-    """The parts of a data object's key. The name is that of the object, not escaped."""
+    """The parts of a data object's key.
+
+    Args:
+        name: of the object, not escaped. None: it is the manifest of a publication.
+    """
 
     key: str
     number: int
     token: str
     upload: str
-    name: str
+    name: str | None
 
     @classmethod
     def parse(cls, key: str) -> DataKey | None:
@@ -168,10 +162,11 @@ class DataKey:
         match = _DATA_KEY.fullmatch(key)
         if match is None or int(match["number"]) < 1:
             return None
-        name, earlier = match["name"], match["earlier"]
-        if _DOTS.search(earlier or name):
-            return None
-        name = key_to_name(name) if earlier is None else earlier_key_to_name(earlier)
+        name = match["name"]
+        if name is not None:
+            if _DOTS.search(name):
+                return None
+            name = key_to_name(name)
         return cls(key, int(match["number"]), match["token"], match["upload"], name)
 
 
@@ -201,6 +196,11 @@ class Directory:
         """Return the key for ``name`` in an upload of ``fence``, relative to this directory. No other upload writes
         there."""
         return f"data/{fence.number:016d}.{fence.token}/{upload}/~/{name_to_key(name)}"
+
+    @staticmethod
+    def manifest_key(number: int, token: str, upload: str) -> str:
+        """Return the key for the manifest of a publication, relative to this directory. No object has it."""
+        return f"data/{number:016d}.{token}/{upload}/manifest.jsonl"
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,4 +86,4 @@ class StoredPointers:
 
 def _objects_in(stored: Seen | Mark) -> int:
     published = None if isinstance(stored, Mark) or stored.pointer is None else stored.pointer.published
-    return 0 if published is None else len(published.objects)
+    return 0 if published is None or published.objects is None else len(published.objects)

@@ -21,6 +21,7 @@ from storage_guards.psycopg.transaction import PsycopgTransaction
 from storage_guards.psycopg.wire import perform
 from storage_guards.sql.base import OperationsBase
 from storage_guards.sql.errors import NOTHING_WRITTEN
+from storage_guards.sql.listing import Page, page_on, plan_page
 from storage_guards.sql.once import plan_prune_done
 from storage_guards.sql.plans import Batch, Plan, plan_batch, plan_create, plan_mark, plan_prune, plan_settle
 from storage_guards.sql.pruning import Pruning, on_postgresql
@@ -87,6 +88,12 @@ class PsycopgBase(OperationsBase):
 
     def _read(self, connection: AnyConnection, resource: str) -> PQGen[Mark | None]:
         return plans.located(connection, self._access, plan_mark(resource), self._timeout)
+
+    def _list(self, connection: AnyConnection, after: str) -> PQGen[Page]:
+        def page() -> Plan[Page]:
+            return (yield from plan_page(page_on("postgresql", self._access.texts.table, after)))
+
+        return plans.located(connection, self._access, page(), self._timeout)
 
     def _settle(self, connection: AnyConnection, unknown: OutcomeUnknown, seconds: float) -> PQGen[bool | None]:
         return plans.located(connection, self._access, plan_settle(unknown), seconds)

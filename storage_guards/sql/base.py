@@ -74,6 +74,9 @@ class OperationsBase(OfThisProcess, ABC):
         check_resource(resource)
         return Operation(self._errors(), lambda connection: self._read(connection, resource))
 
+    def _listing(self, after: str) -> Operation:
+        return Operation(self._errors(), lambda connection: self._list(connection, after))
+
     def _inquiry(self, error: object, timeout: float | None) -> Operation:
         unknown = check_unknown(error)
         seconds = wait_seconds((), self._timeout, timeout)
@@ -120,6 +123,10 @@ class OperationsBase(OfThisProcess, ABC):
     @abstractmethod
     def _read(self, connection: Any, resource: str) -> Any:
         """Read the mark. It locks nothing, so the mark may change at any time."""
+
+    @abstractmethod
+    def _list(self, connection: Any, after: str) -> Any:
+        """Read a page of marks. It locks nothing, and begins behind this name."""
 
     @abstractmethod
     def _settle(self, connection: Any, unknown: OutcomeUnknown, seconds: float) -> Any:

@@ -287,6 +287,14 @@ def unenforce(table: str) -> str:
     return _fill(_UNENFORCE, table, newer=_REFUSE_NEWER_FUNCTIONS, trigger=_ROW_TRIGGER)
 
 
+def question_whether_enforced(table: str) -> str:
+    """Return the query whether a table is enforced. It needs no privilege."""
+    literal = _literal("table", table)
+    return (
+        f"SELECT EXISTS (SELECT FROM pg_trigger WHERE tgrelid = to_regclass({literal}) AND tgname = '{_ROW_TRIGGER}')"
+    )
+
+
 def _fill(template: str, table: str, **values: str) -> str:
     literal = _literal("table", table)
     tag = "fencing"

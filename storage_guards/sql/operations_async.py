@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import AsyncIterator
 from typing import Any
 
 from fencing.kernel.errors import OutcomeUnknown
 from fencing.kernel.fence import Mark
+from fencing.kernel.patterns import Pattern
 from storage_guards.sql.base import Operation, OperationsBase
 from storage_guards.sql.enforcement import unenforce
+from storage_guards.sql.listing import ListedMark, Page
 from storage_guards.sql.verify import VerifyReport
 
 
@@ -46,6 +49,32 @@ class AsyncOperations(OperationsBase):
         """
         found: Mark | None = await self._operate(self._reading(resource))
         return found
+
+    def marks(self, pattern: str = "*") -> AsyncIterator[ListedMark]:
+        """Return the marks of all names that match, in the order of their bytes. It is for people and tests: do not
+        base a write on them.
+
+        It asks page by page, and no transaction lasts between two pages. A mark that is there all the time comes once,
+        as it was when its page was read. It reads through all marks, whatever the pattern is.
+
+        Args:
+            pattern: ``*`` stands for any characters, ``?`` for one, such as ``"orders:*"``.
+
+        Raises:
+            TypeError: ``pattern`` is no text, or is empty.
+            GuardUnavailable: the database did not answer. Retry.
+            GuardNotEnforceable: the table is missing, or the role may not read it. The text says what to do.
+        """
+        return self._listed(Pattern(pattern))
+
+    async def _listed(self, pattern: Pattern) -> AsyncIterator[ListedMark]:
+        after: str | None = ""
+        while after is not None:
+            page: Page = await self._operate(self._listing(after))
+            for each in page.marks:
+                if pattern.matches(each.resource):
+                    yield each
+            after = page.after
 
     async def landed(self, error: OutcomeUnknown, timeout: float | None = None) -> bool | None:
         """Return whether a write with an unknown outcome happened, at this guard's database. It changes nothing there.

@@ -215,6 +215,12 @@ class Choice:
         """
         if self.named is not None:
             others = [schema for schema in visible.path if schema in visible.everywhere and schema != self.named]
+            if others and self.named not in visible.everywhere:
+                raise GuardNotEnforceable(
+                    f"there is no table {TABLE} in the schema {self.named}, or no such schema, and {others[0]}.{TABLE} "
+                    f"is visible to it too: name that one with schema=, or, for other data, remove its schema from the "
+                    f"search_path and create the tables"
+                )
             if others:
                 raise GuardNotEnforceable(
                     f"this guard uses {self.named}.{TABLE}, but {others[0]}.{TABLE} is visible to it too, and with two "

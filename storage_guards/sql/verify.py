@@ -329,7 +329,7 @@ def _server_findings(facts: dict[str, Any]) -> Iterator[Finding]:
         )
     for name in ("fsync", "full_page_writes", "synchronous_commit"):
         if facts[name] == "off":
-            yield not_durable(name, "off", "turn it on")
+            yield not_durable(name, "off", f"turn it on: ALTER SYSTEM SET {name} = on, and SELECT pg_reload_conf()")
 
 
 def _connection_findings(

@@ -22,6 +22,7 @@ from storage_guards.continuity import Continuity
 from storage_guards.once import check_once
 from storage_guards.sql.base import Operation, OperationsBase
 from storage_guards.sql.errors import NOTHING_WRITTEN
+from storage_guards.sql.listing import Page
 from storage_guards.sql.plans import NESTED
 from storage_guards.sql.pruning import Pruning
 from storage_guards.sql.schema import check_schema
@@ -157,6 +158,9 @@ class SQLAlchemyBase(OperationsBase):
 
     def _read(self, connection: Connection, resource: str) -> Mark | None:
         return self._marks.read_within(connection, resource, self._timeout)
+
+    def _list(self, connection: Connection, after: str) -> Page:
+        return self._marks.list_page(connection, after, self._timeout)
 
     def _settle(self, connection: Connection, unknown: OutcomeUnknown, seconds: float) -> bool | None:
         return self._marks.settle(connection, unknown, seconds)

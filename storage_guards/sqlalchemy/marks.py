@@ -19,6 +19,7 @@ from sqlalchemy.pool.base import ResetStyle
 from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable, OutcomeUnknown
 from fencing.kernel.fence import Fence, Mark
 from fencing.sql.dialects import Dialect
+from storage_guards.sql.listing import Page, page_on, plan_page
 from storage_guards.sql.once import plan_prune_done
 from storage_guards.sql.outcome import TABLE, Admitted
 from storage_guards.sql.plans import (
@@ -163,6 +164,17 @@ class Marks(ABC):
                 return self.read(connection, resource)
             finally:
                 transaction.rollback()
+
+    def list_page(self, connection: Connection, after: str, seconds: float) -> Page:
+        """Read some marks in a transaction of its own, with the bounds of :meth:`read_within`.
+
+        Args:
+            connection: idle.
+            after: of the page before; "": the first page.
+            seconds: the bound of each wait.
+        """
+        with self.rolled_back(connection, seconds):
+            return self.perform(connection, plan_page(page_on(self.database, self.locate(connection).table, after)))
 
     def bounded(
         self, connection: Connection, seconds: float, *, caller_block: bool = False

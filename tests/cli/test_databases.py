@@ -13,8 +13,6 @@ from sqlalchemy import create_engine, text
 
 from examples.servers import RedisServer, S3Server
 from fencing import Fence, RedisCoordinator
-from fencing.cli import databases
-from fencing.locks.listing import Pattern
 from storage_guards import ObjectStoreGuard
 from tests.support.commands import END, fencing, guard_on, in_terminal
 from tests.support.enforced import dsn, two_roles
@@ -41,15 +39,6 @@ def database(request: pytest.FixtureRequest) -> str:
     with guard_on(url) as guard:
         guard.create_tables()
     return url
-
-
-def test_marks_are_read_page_by_page(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = [f"orders:{number}" for number in range(5)]
-    monkeypatch.setattr(databases, "PAGE", 2)
-    with guard_on(file) as guard:
-        guard.claim(*map(fence, names))
-        assert [each["name"] for each in databases._marks(guard, Pattern("*"))] == names
-        assert [each["name"] for each in databases._marks(guard, Pattern("*:3"))] == ["orders:3"]
 
 
 @pytest.mark.thorough
@@ -175,9 +164,14 @@ def test_enforce_and_unenforce(postgres_url: str) -> None:
         with roles.as_app() as app:
             app.execute("INSERT INTO orders VALUES (1)")
             refused = fencing(*enforce, roles.owner)
-            assert (refused.returncode, refused.stdout) == (69, "")
+            assert (refused.returncode, refused.stdout) == (78, "")
             assert "cannot be enforced against the role" in refused.stderr
-            assert fencing(*enforce, roles.app).returncode == 0
+            none = fencing("unenforce", roles.owner_url, "orders")
+            assert (none.returncode, none.stdout) == (0, "nothing was enforced on orders, and nothing was changed\n")
+            first, again = fencing(*enforce, roles.app), fencing(*enforce, roles.app)
+            assert (first.returncode, again.returncode) == (0, 0)
+            assert "already" not in first.stdout
+            assert again.stdout.endswith("; it was enforced already, and this was done again\n")
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
                 app.execute("INSERT INTO orders VALUES (2)")
             assert fencing("unenforce", roles.owner_url, "orders").returncode == 0
@@ -238,6 +232,20 @@ def test_objects_collect(any_redis: RedisServer, s3_server: S3Server, variables:
             with coordinator.hold("report", 5) as lease:
                 guard.publish(lease, {"data": content})
         collect = ["objects", "collect", f"s3://{bucket}", "report", "--redis", any_redis.url]
+        old, new = reversed(guard.publications("report"))
+        history = fencing("objects", "history", f"s3://{bucket}", "report", **variables)
+        rows = [line.split("\t") for line in history.stdout.splitlines()]
+        assert [row[1:] for row in rows] == [
+            ["current", str(new.number), "1", "3", new.id],
+            [rows[0][0], str(old.number), "1", "3", old.id],
+        ]
+        shown = json.loads(fencing("objects", "history", f"s3://{bucket}", "report", "--json", **variables).stdout)
+        assert [set(each) for each in shown] == [{"id", "number", "at", "until", "objects", "bytes"}] * 2
+        assert [each["until"] for each in shown] == [None, shown[0]["at"]]
+        nothing = fencing("objects", "history", f"s3://{bucket}", "nothing", **variables)
+        assert (nothing.returncode, nothing.stdout) == (1, "")
+        would = fencing(*collect, "--dry-run", **variables)
+        assert (would.returncode, would.stdout) == (0, "report: uploads to delete: 1, bytes: 3\n")
         young = fencing(*collect, "--older-than", "1d", **variables)
         assert (young.returncode, young.stdout) == (0, "report: uploads deleted: 0, bytes: 0\n")
         kept = fencing(*collect, "--keep", "1", "--json", **variables)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import sqlite3
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -18,6 +21,8 @@ from examples.servers import FakeClock, PostgresServer, start_mariadb, start_pos
 from examples.servers.postgres import start_standby
 from fencing import SQLCoordinator
 from fencing.cli.doctor import databases
+from fencing.cli.doctor import sqlite as doctor_of_sqlite
+from fencing.cli.doctor.findings import NotExamined
 from storage_guards import SQLAlchemyGuard
 from storage_guards.sql.text_functions import functions_of_texts
 from tests.support.commands import fencing
@@ -255,13 +260,13 @@ def test_a_file_of_sqlite(tmp_path: Path) -> None:
 
 
 def test_modes_and_places_of_sqlite() -> None:
-    assert {mode: next(databases.journal(mode)).level for mode in ("wal", "delete", "off", "memory")} == {
+    assert {mode: next(doctor_of_sqlite.journal(mode)).level for mode in ("wal", "delete", "off", "memory")} == {
         "wal": "ok",
         "delete": "ok",
         "off": "wrong",
         "memory": "wrong",
     }
-    [finding] = databases.file_system("/proc/self/status")  # a file system on which nothing is known of locks
+    [finding] = doctor_of_sqlite.file_system("/proc/self/status")  # a file system on which nothing is known of locks
     assert finding.level == "warning"
 
 
@@ -285,3 +290,22 @@ def test_a_database_that_does_not_answer() -> None:
     report = examined("--database", "postgresql://me:s3cr3t@127.0.0.1:1/shop")
     assert (report.status, [each["level"] for each in report.findings]) == (69, ["unknown"])
     assert "s3cr3t" not in str(report)
+
+
+@pytest.mark.thorough
+def test_a_server_that_stands_still_between_two_requests(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(databases, "CONNECTION_SECONDS", 1.0)
+    with psycopg.connect(dsn_of(postgres_url), autocommit=True) as admin:
+        findings = databases.examine(postgres_url)
+        assert next(findings).what.startswith("PostgreSQL")
+        others = "datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()"
+        [(pid,)] = admin.execute(f"SELECT pid FROM pg_stat_activity WHERE {others}").fetchall()
+        os.kill(pid, signal.SIGSTOP)
+        limit = threading.Timer(30, os.kill, (pid, signal.SIGCONT))
+        limit.start()
+        try:
+            with pytest.raises(NotExamined, match="does not answer"):
+                list(findings)
+        finally:
+            limit.cancel()
+            os.kill(pid, signal.SIGCONT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -15,9 +16,10 @@ from pathlib import Path
 import pytest
 
 from examples.servers import RedisServer
+from fencing.cli import doctor
 from fencing.cli.doctor.command import show
 from fencing.cli.doctor.findings import Examined, Finding, clock, of_servers, status_of
-from tests.support.commands import COMMAND, END, environment, fencing, in_terminal
+from tests.support.commands import COMMAND, END, Command, environment, fencing, in_terminal
 from tests.support.doctor import examined
 
 PAGE = Path(__file__).parents[2] / "docs" / "operations" / "command-line.md"
@@ -63,6 +65,34 @@ def test_the_keys_of_json_are_those_of_the_page(any_redis: RedisServer) -> None:
     section = PAGE.read_text("utf-8").partition("## `fencing doctor`")[2]
     assert keys == {"service", "level", "what", "why", "change", "page"}
     assert all(f"| `{key}` |" in section for key in keys)
+
+
+def test_a_wrong_url_does_not_keep_the_others_from_being_examined(any_redis: RedisServer) -> None:
+    report = examined("--redis", any_redis.url, FENCING_DATABASE_URL="postgresql://me:12/s3cr3t@h/d")
+    found = report.one("its URL is wrong: ")
+    assert (found["level"], found["change"]) == ("unknown", "correct the variable FENCING_DATABASE_URL")
+    assert "s3cr3t" not in str(report)
+    assert report.level("maxmemory-policy") == "ok"
+    assert report.status == 69
+
+
+def test_where_each_url_is_wrong_nothing_is_examined(command: Command) -> None:
+    done = command("doctor", "--redis", "redis://h?x=1", "--etcd", "etcd://h?x=1")
+    assert (done.returncode, done.stdout) == (64, "")
+    assert "fencing: --redis: a URL of redis:// has no option 'x'" in done.stderr
+    assert "; --etcd: a URL of etcd:// has no option 'x'" in done.stderr
+
+
+def test_each_finding_that_is_not_right_says_what_to_do() -> None:
+    for file in Path(doctor.__file__).parent.glob("*.py"):
+        for call in ast.walk(ast.parse(file.read_text("utf-8"))):
+            if (
+                isinstance(call, ast.Call)
+                and ast.unparse(call.func) == "Finding"
+                and ast.unparse(call.args[0]) != "'ok'"
+            ):
+                named = [each for each in call.keywords if each.arg == "change"]
+                assert named or len(call.args) > 3, f"{file.name}:{call.lineno}"
 
 
 @pytest.mark.thorough

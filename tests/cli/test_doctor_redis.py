@@ -208,18 +208,19 @@ def test_a_clock_that_is_ahead() -> None:
     assert report.level("clock") == "warning"
 
 
-def test_keys_of_others_are_counted_and_not_named(any_redis: RedisServer) -> None:
-    with any_redis.client() as client, RedisCoordinator(client) as coordinator, coordinator.hold("orders:42"):
-        report = examined("--redis", any_redis.url)
+def test_keys_of_others_are_counted_and_not_named(fresh_redis: RedisFactory) -> None:
+    server = fresh_redis()
+    with server.client() as client, RedisCoordinator(client) as coordinator, coordinator.hold("orders:42"):
+        report = examined("--redis", server.url)
         assert report.level("0 of 3 keys") == "ok"
         client.set("customer-of-others", "1")
-        report = examined("--redis", any_redis.url)
+        report = examined("--redis", server.url)
         assert report.level("1 of 4 keys") == "warning"
         assert "customer-of-others" not in str(report)
         guard = RedisGuard(client)
         with coordinator.hold("orders:43") as lease:
             guard.claim(lease)
-        assert examined("--redis", any_redis.url).level("beside the marks of a guard") == "ok"
+        assert examined("--redis", server.url).level("beside the marks of a guard") == "ok"
 
 
 def test_a_server_that_is_not_there() -> None:
@@ -237,13 +238,14 @@ def test_a_server_that_stands_still(fresh_redis: RedisFactory) -> None:
     assert (report.status, report.level("does not answer")) == (69, "unknown")
 
 
-def test_nothing_is_written(any_redis: RedisServer) -> None:
-    with any_redis.client() as client:
+def test_nothing_is_written(fresh_redis: RedisFactory) -> None:
+    server = fresh_redis()
+    with server.client() as client:
         client.set("one", "1")
         admin: redis.Redis = client
         admin.config_resetstat()
         before = admin.info("persistence")["rdb_changes_since_last_save"]
-        examined("--redis", any_redis.url, "--lock", "orders:1")
+        examined("--redis", server.url, "--lock", "orders:1")
         assert admin.info("persistence")["rdb_changes_since_last_save"] == before
         assert client.keys() == [b"one"]
         called = {name.removeprefix("cmdstat_") for name in admin.info("commandstats")}

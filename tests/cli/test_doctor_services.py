@@ -27,6 +27,9 @@ from fencing.cli.doctor import etcd, zookeeper
 from tests.support.commands import environment
 from tests.support.doctor import Report, examined
 from tests.support.fixtures import missing_or_broken
+from tests.support.servers import AzureServer, GCSServer
+from tests.support.servers.azure import ACCOUNT, KEY
+from tests.support.tls import TlsOfBothSides
 
 
 def bucket_of(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
@@ -63,6 +66,36 @@ def test_a_store_that_does_not_keep_conditions(racy_s3_server: S3Server, monkeyp
     report = examined("--store", bucket_of(racy_s3_server, monkeypatch), "--write-probe")
     assert report.level("at the same time succeed") == "wrong"
     assert report.status == 2
+
+
+@pytest.mark.thorough
+def test_a_store_of_google(gcs_server: GCSServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    account = {"gcs_base_url": gcs_server.url, "disable_oauth": True}
+    empty = dict.fromkeys(("client_email", "private_key", "private_key_id"), "")
+    monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT_KEY", json.dumps({**account, **empty}))
+    monkeypatch.setenv("GOOGLE_ALLOW_HTTP", "true")
+    report = examined("--store", f"gs://{gcs_server.new_bucket()}", "--write-probe")
+    assert report.level("Google takes one write a second") == "ok"
+    assert report.level("keeps the conditions of writes") == "ok"
+    assert not report.levels("equal bytes have the same version")
+    assert report.status == 0
+    assert examined("--store", "gs://no-such-bucket").level("does not answer, or refuses us") == "unknown"
+
+
+@pytest.mark.thorough
+def test_a_store_of_azure(azure_server: AzureServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {
+        "AZURE_STORAGE_ACCOUNT_NAME": ACCOUNT,
+        "AZURE_STORAGE_ACCOUNT_KEY": KEY,
+        "AZURE_STORAGE_ENDPOINT": azure_server.url,
+        "AZURE_ALLOW_HTTP": "true",
+    }.items():
+        monkeypatch.setenv(name, value)
+    report = examined("--store", f"az://{azure_server.new_bucket()}", "--write-probe")
+    assert report.level("keeps the conditions of writes") == "ok"
+    assert not report.levels("equal bytes have the same version")
+    assert report.status == 0
+    assert examined("--store", "az://no-such-container").level("does not answer, or refuses us") == "unknown"
 
 
 @pytest.mark.thorough
@@ -188,6 +221,21 @@ def test_the_quota_of_etcd(fresh_etcd: Any) -> None:
     report = examined("--etcd", etcd_url(server))
     assert report.level("the alarm NOSPACE is on") == "wrong"
     assert report.level("of a quota of 200,000") == "warning"
+
+
+@pytest.mark.thorough
+def test_an_etcd_over_tls(fresh_etcd: Any, tmp_path: Path) -> None:
+    certificates = TlsOfBothSides(tmp_path)
+    server = fresh_etcd(*certificates.arguments)
+    trusted = f"etcds://{server.host}:{server.port}?ca={tmp_path}/authority.pem"
+    report = examined("--etcd", f"{trusted}&cert={tmp_path}/worker.pem&key={tmp_path}/worker.key")
+    assert report.levels(f"etcd {'.'.join(map(str, server.version))}")
+    assert report.level("1 members vote") == "warning"
+    assert report.level("authentication is off") == "warning"
+    for without in (trusted, f"etcds://{server.host}:{server.port}", f"etcd://{server.host}:{server.port}"):
+        report = examined("--etcd", without)
+        assert report.level("no member answers") == "unknown"
+        assert report.level(f":{server.port} does not answer") == "warning"
 
 
 @pytest.mark.thorough

@@ -12,18 +12,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from examples.servers import RedisServer
 from fencing import Coordinator, Holder, LeaseLost, RedisCoordinator, StaleFence, connect
 from fencing.cli.display import duration, seconds_of, shown, stamp
-from fencing.cli.holders import MOST_FREE, _changes, _Seen
-from fencing.kernel.fence import new_token
+from fencing.cli.holders import MOST_FREE, _changes, _facts, _picture, _say_event, _Seen, as_json
+from fencing.kernel.fence import digest_of, new_token
+from fencing.redis.keys import keys_of
 from tests.support import wait_until
-from tests.support.commands import COMMAND, END, environment, fencing, guard_on, in_terminal
-from tests.support.fixtures import RedisFactory
+from tests.support.commands import COMMAND, END, Command, environment, fencing, guard_on, in_terminal
+from tests.support.fixtures import ProxyFactory, RedisFactory
 
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-KEYS = {"owner", "number", "held_for", "remaining", "expires", "released"}
+KEYS = {"owner", "number", "held_for", "remaining", "expires", "released", "waiting"}
 
 
 @pytest.fixture
@@ -97,10 +99,12 @@ def test_holder(any_redis: RedisServer, coordinator: Coordinator) -> None:
     assert held.stdout.startswith("a is held by worker-1\n")
     assert str(lease.fence.number) in held.stdout
     assert "frees itself  in 5" in held.stdout
+    assert "waiting       0" in held.stdout
     assert lease.fence.token not in held.stdout + held_json.stdout
     document = json.loads(held_json.stdout)
     assert set(document) == KEYS
     assert (document["owner"], document["number"], document["expires"]) == ("worker-1", lease.fence.number, True)
+    assert document["waiting"] == 0
 
 
 @pytest.mark.thorough
@@ -114,7 +118,49 @@ def test_list(any_redis: RedisServer, coordinator: Coordinator) -> None:
         assert [line.split("\t")[:2] for line in lines] == [[r"a\n\x1b[31m", "worker-1"], ["orders:1", "worker-1"]]
         [only] = json.loads(listed("orders:?", "--json").stdout)
         assert set(only) == {"name", *KEYS}
-        assert (only["name"], only["number"]) == ("orders:1", lease.fence.number)
+        assert (only["name"], only["number"], only["waiting"]) == ("orders:1", lease.fence.number, 0)
+
+
+@pytest.mark.thorough
+def test_how_many_wait_is_shown(
+    command: Command, any_redis: RedisServer, coordinator: Coordinator, tmp_path: Path
+) -> None:
+    in_table, client = f"sqlite:///{tmp_path}/locks.db", any_redis.client()
+    with coordinator.hold("a", 5), connect(in_table) as other, other.hold("a", 5):
+        client.zadd(keys_of("a").queue, {f"elsewhere {letter * 22}": 1 for letter in "ab"})
+        for url, shown_as, number in ((any_redis.url, "2", 2), (in_table, "not known", None)):
+            service = ["--coordinator", url]
+            assert f"  waiting       {shown_as}\n" in command("holder", "a", *service).stdout
+            assert command("list", *service).stdout.endswith(f"\t{shown_as}\n")
+            assert json.loads(command("holder", "a", "--json", *service).stdout)["waiting"] == number
+        client.delete(keys_of("a").queue)
+
+
+def test_how_many_wait_is_a_number_or_not_known(capsys: pytest.CaptureFixture[str]) -> None:
+    seen = {name: _Seen(Holder("w", 7, 1.0, 5.0, waiting=waiting), ()) for name, waiting in (("a", 3), ("b", None))}
+    Console(width=80).print(_picture("*", seen | {"c": _Seen(None, (), 4)}, []))
+    rows = [re.split("  +", line.strip()) for line in capsys.readouterr().out.splitlines()[1:]]
+    assert rows == [
+        ["NAME", "HOLDER", "NUMBER", "HELD FOR", "WAITING", "HAND-OFFS"],
+        ["a", "w", "7", "1 s", "3", "0"],
+        ["b", "w", "7", "1 s", "not known", "0"],
+        ["c", "free", "4"],
+    ]
+    for name, shown_as, number in (("a", "3", 3), ("b", "not known", None)):
+        found = seen[name].holder
+        assert found is not None
+        assert ("waiting", shown_as) in _facts(found)
+        assert as_json(found)["waiting"] == number
+        _say_event("held", name, seen[name])
+        assert f", waiting: {shown_as}, hand-offs: 0\n" in capsys.readouterr().out
+
+
+def test_a_number_stays_in_one_line_of_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    holder = Holder("worker-host-7:12345", 1795313443589306, 7300.0, 5.0)
+    Console(width=80).print(_picture("*", {"reports:daily:2026-11-28": _Seen(holder, ())}, []))
+    lines = capsys.readouterr().out.splitlines()
+    assert any(str(holder.number) in line.split() for line in lines)
+    assert max(map(len, lines)) <= 80
 
 
 @pytest.mark.thorough
@@ -149,16 +195,23 @@ def lines_of(terminal: Any) -> list[str]:
 
 
 @pytest.mark.thorough
-def test_a_terminal_gets_a_table_of_80_columns(any_redis: RedisServer, coordinator: Coordinator) -> None:
-    name = "orders:" + "x" * 100
-    with coordinator.hold(name, 5), coordinator.hold("[bold]b[/bold]", 5):
+def test_a_terminal_gets_a_table_or_paragraphs(any_redis: RedisServer, coordinator: Coordinator) -> None:
+    def listed() -> list[str]:
         terminal = in_terminal("list", "--redis", any_redis.url, NO_COLOR="1")
-        lines = lines_of(terminal)
-    assert terminal.exitstatus == 0
-    assert lines[0].split() == ["NAME", "HOLDER", "NUMBER", "HELD", "FOR", "FREES", "ITSELF"]
-    assert max(map(len, lines)) <= 80
-    assert "".join(lines).count("x") == 100, "nothing is cut off"
-    assert any("[bold]b[/bold]" in line for line in lines), "a name is no markup"
+        lines = [ESCAPES.sub("", line) for line in lines_of(terminal)]
+        assert terminal.exitstatus == 0
+        return lines
+
+    long = "orders:" + "x" * 100
+    with coordinator.hold("[b]b[/b]", 5):
+        headers, row = listed()
+        assert headers.split() == ["NAME", "HOLDER", "NUMBER", "HELD", "FOR", "FREES", "ITSELF", "WAITING"]
+        assert row.startswith("[b]b[/b]  worker-1  "), "a name is no markup"
+        assert max(map(len, (headers, row))) <= 80
+        with coordinator.hold(long, 5):
+            lines = listed()
+    assert [line for line in lines if not line.startswith("  ")] == ["[b]b[/b]", long], "nothing is cut or broken"
+    assert lines.count("  holder        worker-1") == 2
 
 
 @pytest.mark.thorough
@@ -242,6 +295,23 @@ def test_a_holder_of_another_library_may_be_followed_by_one_of_ours(
         later.renew()
 
 
+@pytest.mark.thorough
+def test_a_holder_of_another_library_may_change_while_the_request_is_under_way(
+    any_redis: RedisServer, proxy: ProxyFactory
+) -> None:
+    other_library, network = any_redis.client(), proxy(any_redis)
+    other_library.set("a", "its token", px=60_000)
+    terminal = in_terminal("free", "a", "--redis", network.url(any_redis.url))
+    terminal.expect("held by another library")
+    late = network.hold_request_when(lambda request: digest_of("its token").encode() in request)
+    terminal.sendline("y")
+    assert late.wait(60)
+    other_library.set("a", "its next token", px=60_000)
+    network.restore()
+    assert "has changed hands meanwhile" in "".join(lines_of(terminal))
+    assert (terminal.exitstatus, other_library.get("a")) == (1, b"its next token")
+
+
 class Watch:
     """A watch without a terminal, line by line."""
 
@@ -287,7 +357,9 @@ def test_watch_without_a_terminal_is_a_line_for_each_change(
     lease = coordinator.acquire("a", 5)
     plain, of_json = watch("--redis", url), watch("--redis", url, "--json")
     number = lease.fence.number
-    assert re.match(rf"\d{{4}}-\S+Z a held, by worker-1, number {number}, for \d+ s, hand-offs: 0$", plain.line())
+    assert re.match(
+        rf"\d{{4}}-\S+Z a held, by worker-1, number {number}, for \d+ s, waiting: 0, hand-offs: 0$", plain.line()
+    )
     held = of_json.event()
     assert set(held) == {"at", "event", "name", "holder", "hand_offs"}
     assert set(held["holder"]) == KEYS
@@ -339,11 +411,11 @@ def test_watch_on_a_terminal_is_a_live_table(
     with coordinator.hold("orders:" + "x" * 100, 5):
         terminal = in_terminal("watch", "--interval", "0.1", "--redis", any_redis.url)
         terminal.expect("1 held of")
-        terminal.expect("HAND-OFFS")
+        terminal.expect("hand-offs")
         with coordinator.hold("b", 5):
             terminal.expect("2 held of")
         terminal.expect("1 held of")
-        terminal.expect("b +free")
+        terminal.expect("b\x1b.0m\\s+holder +free")
         if number == signal.SIGINT:
             terminal.sendintr()
         else:

@@ -17,12 +17,13 @@ import pytest
 from sqlalchemy import create_engine
 
 from examples.servers import PostgresServer, RedisServer
-from fencing import Coordinator, Fence, RedisCoordinator
+from fencing import Coordinator, Fence, MemoryCoordinator, RedisCoordinator
 from fencing.cli.child import Runner
 from fencing.cli.signals import Ended, Signals
 from storage_guards import SQLAlchemyGuard
 from tests.support import wait_until
-from tests.support.command_line import FENCING, SOON, environment, fencing, started
+from tests.support.command_line import SOON, started
+from tests.support.commands import COMMAND, environment, fencing
 from tests.support.fixtures import ProxyFactory, RedisFactory
 from tests.support.waiters import Queue
 
@@ -82,13 +83,13 @@ def test_the_status_is_the_commands(redis: str, coordinator: Coordinator, comman
 
 def test_without_a_service(tmp_path: Path) -> None:
     state = {"XDG_STATE_HOME": str(tmp_path)}
-    assert fencing("run", NAME, "--local", "--", "sh", "-c", "exit 4", env=state).returncode == 4
+    assert fencing("run", NAME, "--local", "--", "sh", "-c", "exit 4", **state).returncode == 4
     assert fencing("run", NAME, "--", "true").returncode == 78
 
 
 def test_a_command_that_cannot_be_started(redis: str, coordinator: Coordinator, tmp_path: Path) -> None:
     missing = fencing("run", NAME, "--redis", redis, "--", "no-such-command")
-    assert (missing.returncode, b"'no-such-command' cannot be started" in missing.stderr) == (127, True)
+    assert (missing.returncode, "'no-such-command' cannot be started" in missing.stderr) == (127, True)
     assert fencing("run", NAME, "--redis", redis, "--", str(tmp_path)).returncode == 126
     assert coordinator.holder(NAME) is None
 
@@ -98,8 +99,8 @@ def test_a_lock_that_is_held(redis: str, coordinator: Coordinator, wait: tuple[s
     with coordinator.hold(NAME):
         done = fencing(*shell("echo ran", *wait, redis=redis))
         other = fencing(*shell("echo ran", *wait, "--busy-status", "1", redis=redis))
-    assert (done.returncode, done.stdout, other.returncode) == (75, b"", 1)
-    assert b"fencing: 'report' is held by" in done.stderr
+    assert (done.returncode, done.stdout, other.returncode) == (75, "", 1)
+    assert "fencing: 'report' is held by" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -122,17 +123,17 @@ def test_a_lock_that_is_held(redis: str, coordinator: Coordinator, wait: tuple[s
     ],
 )
 def test_wrong_usage(redis: str, words: tuple[str, ...]) -> None:
-    done = fencing(*words, env={"FENCING_REDIS_URL": redis})
+    done = fencing(*words, FENCING_REDIS_URL=redis)
     assert done.returncode == 64
     assert done.stderr
-    assert b"Traceback" not in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_no_answer(redis: str) -> None:
     nothing = "redis://localhost:1"
     away = fencing("run", NAME, "--redis", nothing, "--no-wait", "--", "echo", "ran")
     guard = fencing(*shell("echo ran", "--guard", nothing, "--no-wait", redis=redis))
-    assert (away.returncode, guard.returncode, away.stdout + guard.stdout) == (69, 69, b"")
+    assert (away.returncode, guard.returncode, away.stdout + guard.stdout) == (69, 69, "")
 
 
 # The environment, and what passes through
@@ -142,13 +143,13 @@ def test_the_command_gets_the_fence_and_no_urls(redis: str, coordinator: Coordin
     text = "import os; print(os.environ['FENCING_TOKEN'], os.environ['FENCING_NUMBER'], sorted(os.environ))"
     urls = {"FENCING_REDIS_URL": redis, "FENCING_REDLOCK_URLS": "", "FENCING_SLOT": "7", "OTHER_URL": "kept"}
     words = ("run", NAME, "--", sys.executable, "-c", text)
-    token, number, *names = fencing(*words, env=urls).stdout.decode().split(maxsplit=2)
+    token, number, *names = fencing(*words, **urls).stdout.split(maxsplit=2)
     fence = Fence.parse(token)
     assert (fence.resource, str(fence.number)) == (NAME, number)
     assert "FENCING_TOKEN" in names[0]
     assert "'OTHER_URL'" in names[0]
     assert not any(name in names[0] for name in ("FENCING_REDIS_URL", "FENCING_REDLOCK_URLS", "FENCING_SLOT"))
-    assert b"'FENCING_REDIS_URL'" in fencing("run", NAME, "--pass-env", *words[2:], env=urls).stdout
+    assert "'FENCING_REDIS_URL'" in fencing("run", NAME, "--pass-env", *words[2:], **urls).stdout
     with coordinator.hold(NAME) as lease:
         assert lease.fence.number > fence.number
 
@@ -177,7 +178,8 @@ def test_the_label_and_the_shell(redis: str, coordinator: Coordinator) -> None:
 
 def test_stdin_stdout_and_stderr_pass_untouched(redis: str) -> None:
     data = os.urandom(300_000) + b"\r\n\0\xff"
-    done = fencing(*shell("cat; echo error >&2", redis=redis), stdin=data)
+    words = [*COMMAND, *shell("cat; echo error >&2", redis=redis)]
+    done = subprocess.run(words, input=data, capture_output=True, env=environment(), timeout=SOON, check=False)
     assert (done.stdout == data, done.stderr) == (True, b"error\n")
 
 
@@ -276,10 +278,22 @@ def test_a_signal_that_comes_in_a_finalizer_is_not_forgotten() -> None:
     assert ended.value.number == signal.SIGTERM
 
 
+def test_a_signal_that_comes_in_a_finalizer_ends_the_wait_for_the_lock() -> None:
+    class Ending:
+        def __del__(self) -> None:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with MemoryCoordinator() as coordinator, coordinator.hold(NAME), Signals():
+        Ending()
+        with pytest.raises(Ended) as ended:
+            coordinator.acquire(NAME, timeout=LIMIT)
+    assert ended.value.number == signal.SIGTERM
+
+
 def test_whoever_starts_us_may_have_blocked_the_signal_of_an_end(redis: str, coordinator: Coordinator) -> None:
     """As daemons do that read their signals from a file. A signal that is blocked stays so in what they start."""
     block = "import os, signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD]); "
-    words = [sys.executable, "-c", f"{block}os.execv(sys.executable, sys.argv[1:])", *FENCING]
+    words = [sys.executable, "-c", f"{block}os.execv(sys.executable, sys.argv[1:])", *COMMAND]
     done = subprocess.run(
         [*words, *shell("sleep 0.3; exit 4", redis=redis)], env=environment(), timeout=LIMIT, check=False
     )
@@ -363,7 +377,7 @@ def test_a_watcher_that_is_stopped_takes_nothing_from_the_grace(redis: str, coor
 
 
 def test_what_ignores_sigterm_is_killed_after_the_grace(redis: str, coordinator: Coordinator) -> None:
-    words = shell(f"({NEVER}) & {NEVER}", "--ttl", "1", "--grace", "0.3", "--lost-status", "5", redis=redis)
+    words = shell(f"({NEVER}) & {NEVER}", "--ttl", "3", "--grace", "0.3", "--lost-status", "5", redis=redis)
     with started(*words) as running:
         assert [running.line(), running.line()] == ["ready", "ready"]
         coordinator.force_release(NAME)
@@ -371,7 +385,7 @@ def test_what_ignores_sigterm_is_killed_after_the_grace(redis: str, coordinator:
 
 
 def test_a_frozen_holder_loses_the_lock_and_its_command(redis: str, coordinator: Coordinator) -> None:
-    with started(*shell("echo ready; exec sleep 60", "--ttl", "1", redis=redis)) as running:
+    with started(*shell("echo ready; exec sleep 60", "--ttl", "3", redis=redis)) as running:
         assert running.line() == "ready"
         running.signal(signal.SIGSTOP)
         lease = coordinator.acquire(NAME, timeout=SOON)
@@ -401,14 +415,14 @@ def once(database: str, redis: str, *options: str) -> tuple[str, ...]:
 def test_a_key_is_done_once(redis: str, database: str) -> None:
     first = fencing(*once(database, redis), "echo", "ran")
     again = fencing(*once(database, redis), "echo", "ran")
-    assert (first.returncode, first.stdout, first.stderr) == (0, b"ran\n", b"")
-    assert (again.returncode, again.stdout) == (0, b"")
-    assert b"'day 1' of 'report' was done before" in again.stderr
+    assert (first.returncode, first.stdout, first.stderr) == (0, "ran\n", "")
+    assert (again.returncode, again.stdout) == (0, "")
+    assert "'day 1' of 'report' was done before" in again.stderr
 
 
 def test_a_command_that_fails_is_not_done(redis: str, database: str) -> None:
     assert fencing(*once(database, redis), "false").returncode == 1
-    assert fencing(*once(database, redis), "echo", "ran").stdout == b"ran\n"
+    assert fencing(*once(database, redis), "echo", "ran").stdout == "ran\n"
 
 
 def test_of_two_at_once_one_runs(redis: str, database: str) -> None:
@@ -424,7 +438,7 @@ def test_after_a_crash_in_between_it_runs_again(redis: str, database: str) -> No
         assert running.line() == "ready"
         running.write("")
         assert running.status() == -signal.SIGKILL
-    assert fencing(*words, "echo", "ran").stdout == b"ran\n"
+    assert fencing(*words, "echo", "ran").stdout == "ran\n"
 
 
 def test_a_late_holder_notes_nothing(redis: str, database: str) -> None:
@@ -466,7 +480,7 @@ def test_a_lost_reply_is_cleared_up(
         assert loss.wait(SOON)
         claim(postgres_url, newer)  # another try would be refused, and would not tell that the row is there
         assert running.status() == 0
-    assert b"was done before" in fencing(*words).stderr
+    assert "was done before" in fencing(*words).stderr
 
 
 def test_a_database_that_is_away_leaves_it_unknown(

@@ -17,7 +17,8 @@ import pytest
 from examples.servers import RedisServer
 from fencing import Coordinator, RedisCoordinator
 from tests.support import wait_until
-from tests.support.command_line import FENCING, SOON, environment
+from tests.support.command_line import SOON
+from tests.support.commands import COMMAND, environment
 from tests.support.waiters import Queue
 
 pytestmark = [
@@ -57,14 +58,14 @@ def shell(any_redis: RedisServer) -> Iterator[Any]:
     bash = pexpect.spawn(
         "bash",
         ["--norc", "--noprofile", "--noediting", "-i"],
-        env=environment(variables),
+        env=environment(**variables),
         dimensions=(24, 80),
         timeout=SOON,
         encoding="utf-8",
         echo=False,
     )
     bash.expect_exact(PROMPT)
-    bash.sendline(f"set -b; alias run='{' '.join(FENCING)} run report'")  # -b: say at once that a job is stopped
+    bash.sendline(f"set -b; alias run='{' '.join(COMMAND)} run report'")  # -b: say at once that a job is stopped
     bash.expect_exact(PROMPT)
     yield bash
     bash.close(force=True)
@@ -166,7 +167,7 @@ def test_a_job_that_ends_in_the_background_leaves_the_terminal_alone(shell: Any,
 
 
 def test_a_script_is_stopped_and_continued_with_its_command(shell: Any) -> None:
-    run = f"{' '.join(FENCING)} run report --ttl 60"
+    run = f"{' '.join(COMMAND)} run report --ttl 60"
     shell.sendline(f"bash -c '{run} -- $PYTHON -c \"$TICKS\"; echo then $?'".replace("$PYTHON", sys.executable))
     shell.expect_exact("ready")
     shell.sendcontrol("z")
@@ -251,7 +252,7 @@ def test_ctrl_c_of_a_pipeline(shell: Any, coordinator: Coordinator) -> None:
 def test_without_job_control_ctrl_z_stops_nothing(any_redis: RedisServer) -> None:
     words = ["run", "report", "--redis", any_redis.url, "--", sys.executable, "-c", TICKS]
     alone = pexpect.spawn(
-        FENCING[0], [*FENCING[1:], *words], env=environment(), dimensions=(24, 80), timeout=SOON, encoding="utf-8"
+        COMMAND[0], [*COMMAND[1:], *words], env=environment(), dimensions=(24, 80), timeout=SOON, encoding="utf-8"
     )
     alone.expect_exact("ready")
     alone.sendcontrol("z")
@@ -270,7 +271,7 @@ def test_a_command_that_was_killed_leaves_no_broken_terminal(shell: Any) -> None
 
 def test_a_terminal_that_is_hung_up(any_redis: RedisServer, coordinator: Coordinator) -> None:
     words = ["run", "report", "--redis", any_redis.url, "--", "sh", "-c", "echo ready; exec sleep 60"]
-    alone = pexpect.spawn(FENCING[0], [*FENCING[1:], *words], env=environment(), timeout=SOON, encoding="utf-8")
+    alone = pexpect.spawn(COMMAND[0], [*COMMAND[1:], *words], env=environment(), timeout=SOON, encoding="utf-8")
     alone.expect_exact("ready")
     alone.kill(signal.SIGHUP)
     alone.expect(pexpect.EOF)

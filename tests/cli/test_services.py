@@ -85,7 +85,7 @@ def test_a_password_in_an_argument_gets_a_warning_and_is_not_shown(command: Comm
     ("arguments", "says"),
     [
         (["hold", "x"], "No such command 'hold'. Did you mean 'holder'? See: fencing --help"),
-        (["holder"], "Missing argument 'name'"),
+        (["holder"], "Missing argument 'NAME'"),
         (["holder", "x", "--nonsense"], "No such option: --nonsense"),
         (["holder", "", "--local"], "resource"),
         (["holder", "x", "--redis", "consul://h"], "no scheme of a coordinator"),
@@ -101,7 +101,9 @@ def test_wrong_usage(command: Command, arguments: list[str], says: str) -> None:
 def test_a_guard_may_be_named_by_a_file(command: Command, tmp_path: Path) -> None:
     file = tmp_path / "guard"
     file.write_text("redis://:s3cr3t@127.0.0.1:1")
-    words = ["free", "x", "--yes", "--coordinator", f"sqlite:///{tmp_path}/locks.db"]
+    locks = f"sqlite:///{tmp_path}/locks.db"
+    assert command("create-tables", locks).returncode == 0
+    words = ["free", "x", "--yes", "--coordinator", locks]
     named, read = command(*words, "--guard", file.read_text()), command(*words, "--guard-file", str(file))
     assert (named.returncode, read.returncode) == (69, 69)
     assert "put the URL into a file for --guard-file" in named.stderr
@@ -111,11 +113,12 @@ def test_a_guard_may_be_named_by_a_file(command: Command, tmp_path: Path) -> Non
 
 def test_free_says_that_a_guard_does_not_shut_the_holder_out(command: Command, tmp_path: Path) -> None:
     locks, data = f"sqlite:///{tmp_path}/locks.db", f"sqlite:///{tmp_path}/data.db"
+    (tmp_path / "data.db").touch()
     with fencing_library.connect(locks) as coordinator, coordinator.hold("x") as lease:
         done = command("free", "x", "--yes", "--coordinator", locks, "--guard", data)
-        assert done.returncode == 69
+        assert done.returncode == 78
         assert "x was taken from its holder and is free, but a guard does not shut the holder out" in done.stderr
-        assert "fencing create-tables URL does that" in done.stderr
+        assert "call 'fencing create-tables URL' once" in done.stderr
         assert coordinator.holder("x") is None
         lease.detach()
 
@@ -137,7 +140,7 @@ def test_help_and_version() -> None:
 def test_without_the_extra_it_is_named() -> None:
     program = "import sys; sys.modules['typer'] = None; from fencing.cli import main; sys.exit(main())"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert done.returncode == 69
+    assert done.returncode == 78
     assert "install fencing with the extra [cli]" in done.stderr
 
 

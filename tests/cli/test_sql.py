@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import threading
@@ -14,12 +15,14 @@ from typing import Any
 import psycopg
 import pytest
 
+from examples.servers import RedisServer
 from fencing import Fence, Mark, StaleFence, UnclaimedFence
 from storage_guards import PsycopgGuard
 from storage_guards.continuity import ID_CHARACTERS
 from storage_guards.sql.schema import POSTGRESQL_VISIBLE_TABLES, read_visible_tables
 from storage_guards.sql.table import VERSION
 from storage_guards.sql.text_functions import NESTED, STALE, UNCLAIMED, functions_of_texts
+from tests.support.command_line import started
 from tests.support.commands import fencing
 from tests.support.enforced import connect, dsn, two_roles
 from tests.support.lock_waits import until_locks_are_waited_for
@@ -366,6 +369,33 @@ def test_the_example_of_the_page_with_psql(postgres_url: str, psql: str, tmp_pat
         assert run(NEW, "-f", script).returncode == 0
         shop.guard.write(NEW, "UPDATE orders SET total = total + 1")
         assert shop.total == 103
+
+
+@pytest.mark.thorough
+def test_the_example_of_the_page_under_fencing_run(
+    postgres_url: str, any_redis: RedisServer, psql: str, tmp_path: Path
+) -> None:
+    shop = Shop(postgres_url)
+    part = PAGE.partition("## Scripts of psql")[2]
+    [example] = re.findall(r"```sql\n(.*?)```", part, re.DOTALL)
+    [line] = re.findall(r"^\$ fencing (run .*)$", part, re.MULTILINE)
+    script = tmp_path / "total.sql"
+    script.write_text(example)
+    places = {"total.sql": str(script), "shop": dsn(postgres_url), "psql": psql, "--": f"--redis {any_redis.url} --"}
+    words = shlex.split(" ".join(places.get(word, word) for word in line.split()))
+    with shop.connection:
+        assert fencing(*words).returncode == 0
+        assert shop.total == 101
+        first = shop.guard.mark(NAME)
+        assert first is not None
+        dashes = words.index("--")
+        late = f"echo ready; read x; exec {shlex.join(words[dashes + 1 :])}"
+        with started(*words[:dashes], "--shell", "--", late) as running:
+            assert running.line() == "ready"
+            shop.guard.claim(Fence(NAME, first.number + 10_000_000_000, "n" * 22))
+            running.write("")
+            assert (running.status(), shop.total) == (3, 101)
+            assert "is stale" in running.errors()
 
 
 @pytest.mark.thorough

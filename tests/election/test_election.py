@@ -26,6 +26,7 @@ from fencing import (
     NotAcquired,
     StaleFence,
 )
+from fencing.election import terms
 from fencing.election.terms import LONGEST_PAUSE, SHORTEST_PAUSE, is_loss, pause_after
 from fencing.kernel.errors import FencingError
 from fencing.locks.settings import Settings
@@ -175,6 +176,30 @@ def test_a_campaign_goes_on_while_the_coordinator_is_away(side: MemorySide, capl
     side.reconnect(coordinator)
     replica.result()
     assert len(replica.leases) == 1
+
+
+def test_campaigns_that_fail_one_after_the_other_are_told_once_a_minute(
+    side: MemorySide, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = []
+    should_warn = terms.Failures.should_warn
+
+    def note(self: terms.Failures) -> bool:
+        failures.append(self)
+        return should_warn(self)
+
+    monkeypatch.setattr(terms.Failures, "should_warn", note)
+    coordinator = side.coordinator(ttl=TTL)
+    side.cut_off(coordinator)
+    replica = Replica(side, coordinator=coordinator)
+    try:
+        side.wait_until(lambda: len(failures) >= 3)
+        assert caplog.text.count("tries again") == 1
+        monkeypatch.setattr(terms, "WARN_EVERY", 0)
+        side.wait_until(lambda: caplog.text.count("tries again") >= 2)
+    finally:
+        side.reconnect(coordinator)
+        replica.result()
 
 
 def test_a_guard_that_is_away_is_asked_again_and_a_broken_set_up_comes_out(side: MemorySide) -> None:

@@ -100,8 +100,9 @@ def test_a_user_needs_no_more_than_the_keys_of_locks(fresh_etcd: Start, sides: l
             (None, None, "user name is empty"),
         ):
             refused = side.coordinator(urls=[server.url], user=user, password=password)
-            with pytest.raises(CoordinatorUnavailable, match=text):
+            with pytest.raises(CoordinatorUnavailable, match=text) as error:
                 side.call(refused.try_acquire, name())
+            assert error.value.refused
 
 
 @pytest.mark.thorough

@@ -11,7 +11,7 @@ from fencing.etcd import reading
 from fencing.etcd.calls import body_of, delete, put, transaction
 from fencing.etcd.layout import LOCKS, queue_of
 from fencing.kernel.fence import new_token
-from tests.support.etcd import EtcdSide
+from tests.support.etcd import EtcdSide, with_faults
 
 
 def listed(etcd: EtcdSide, coordinator: Any, pattern: str) -> dict[str, Any]:
@@ -41,10 +41,39 @@ def test_all_holders_are_listed_page_by_page(etcd: EtcdSide, monkeypatch: pytest
         assert (holder.owner, holder.number) == ("we", lease.fence.number)
         assert 0 < holder.remaining <= 10
         assert 0 <= holder.held_for < 60
+        assert holder.waiting == (1 if lease.fence.resource == names[2] else 0)
     etcd.plan(coordinator, waiter.place.plan_leave(deadline=coordinator._backend.clock() + 30))
     for lease in leases:
         assert etcd.call(lease.release)
     assert listed(etcd, coordinator, f"{prefix}*") == {}
+
+
+def test_how_many_wait_is_told(etcd: EtcdSide) -> None:
+    """In the request that reads the holder's key. Keys of other programs count, too."""
+    coordinator, resource = etcd.coordinator(), f"waited for/{new_token()}"
+    backend = coordinator._backend
+
+    def waiting() -> list[Any]:
+        return [etcd.call(coordinator.holder, resource).waiting, listed(etcd, coordinator, resource)[resource].waiting]
+
+    lease = etcd.call(coordinator.acquire, resource)
+    seen, waiters = [waiting()], []
+    for _ in range(2):
+        plan = backend.plan_queue(resource, new_token(), backend.settings, floor=0, deadline=backend.clock() + 30)
+        waiters.append(etcd.plan(coordinator, plan).place)
+    key = f"{queue_of(resource)}x"
+    for change in (put(key, ""), delete(key)):
+        steps = body_of(transaction([], [change], []))
+        etcd.plan(coordinator, backend.plan_request("kv/txn", steps, key, backend.settings, backend.clock() + 30))
+        seen.append(waiting())
+    for place in waiters:
+        etcd.plan(coordinator, place.plan_leave(deadline=backend.clock() + 30))
+        seen.append(waiting())
+    assert seen == [[each] * 2 for each in (0, 3, 2, 1, 0)]
+    faults = with_faults(coordinator)
+    etcd.call(coordinator.holder, resource)
+    assert faults.paths == ["kv/txn", "lease/timetolive"], "no request of its own"
+    assert etcd.call(lease.release)
 
 
 def test_keys_of_other_programs_are_listed_under_the_lock_that_they_block(

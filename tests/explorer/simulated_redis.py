@@ -462,7 +462,11 @@ class SimulatedRedis:
         if granted is not None:
             held = math.floor((float(self.clock_us) - float(granted)) / 1000)
         left = self.pttl(keys[0])
-        return b"held", left, held, number or b"", owner or b"", _digest_of(token), released or b""
+        try:
+            waiting = len(self.sorted_set(keys[2]))
+        except ScriptError:
+            waiting = -1
+        return b"held", left, held, number or b"", owner or b"", _digest_of(token), released or b"", waiting
 
     # queue.lua
 

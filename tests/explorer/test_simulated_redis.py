@@ -252,7 +252,7 @@ def random_arguments(chance: random.Random, script: str, before: Snapshot) -> tu
         many = [keys_of(resource) for resource in chance.sample(RESOURCES, min(2, len(RESOURCES)))]
         return _four_keys_of_each(many), [chance.choice(TOKENS) for _ in many]
     if script == "holder":
-        return [keys.lock, keys.holder], []
+        return [keys.lock, keys.holder, keys.queue], []
     if script == "forced_by":
         return [keys.forced], [token]
     floor = chance.choice(NUMBERS) if chance.random() < 0.2 else chance.randint(0, 100)
@@ -329,6 +329,8 @@ def test_random_calls(real: RealRedis, calls: int) -> None:
             assert type(reply) is type(answer) is type(last), (said, reply, answer)
             assert len(parts(reply)) == len(parts(answer)) == len(parts(last)), (said, reply, answer)
             assert all(map(alike, parts(reply), parts(answer), parts(last))), (said, reply, answer, last)
+            if kind == b"held":
+                assert parts(reply)[-1] == parts(answer)[-1], (said, reply, answer)  # how many wait, and no time
             state = real.snapshot(real.clock_us())
             # A busy machine may let an offer end before it is looked at, or a waiter be new no more.
             if shape(_aged(early, real.clock_us())) == shape(_aged(late, state.clock_us)):

@@ -15,8 +15,10 @@ from typing import Any
 import pytest
 
 from fencing import AsyncLease, AsyncMemoryCoordinator, LeaseLost, LockTable, MemoryCoordinator
-from fencing.kernel import loop_thread
-from fencing.locks import pulse
+from fencing.kernel import loop_thread, process
+from fencing.kernel.timer import timer
+from fencing.locks import callbacks, pulse
+from fencing.locks.callbacks import call_in_thread
 from fencing.testing import ManualClock
 from tests.support import wait_until
 from tests.support.loops import until
@@ -122,6 +124,20 @@ def test_a_busy_loop_is_logged_once(caplog: pytest.LogCaptureFixture, monkeypatc
         assert len(caplog.records) == 2
 
     play(story)
+
+
+def test_a_loop_that_was_closed_is_not_said_to_be_busy(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was asked just before its end, so it never answers."""
+    monkeypatch.setattr(pulse, "WARNING_SECONDS", 0.02)
+    loop, logged = asyncio.new_event_loop(), threading.Event()
+    pulse.Pulse(loop).unanswered_seconds()
+    loop.close()
+    timer().call_at(process.now() + 0.02, lambda: call_in_thread(lambda _: logged.set(), None), lambda: True)
+    assert logged.wait(60), "what the timer had to log before is on its way"
+    wait_until(lambda: not callbacks._worker.is_running)
+    assert not caplog.records
 
 
 def test_the_end_of_renewal_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 import redis
 
-from fencing import NotAcquired, RedlockCoordinator, hold_all
+from fencing import Holder, NotAcquired, RedlockCoordinator, hold_all
 from fencing.kernel.effects import run, run_async
 from fencing.kernel.fence import new_token
 from fencing.memory.table import WAITER_SECONDS
 from tests.support.memory_side import MemorySide
 
 
-def enlisted(side: MemorySide, coordinator: Any, place: Any = None) -> Any:
+def enlisted(side: MemorySide, coordinator: Any, place: Any = None, limit: int = 1) -> Any:
     """Ask once, as a waiter. Return the reply."""
     token = new_token() if place is None else place.token
-    settings = coordinator.lock("r", max_waiters=1)._settings
+    settings = coordinator.lock("r", max_waiters=limit)._settings
     plan = coordinator._backend.plan_queue("r", token, settings, floor=0, deadline=side.clock() + 60, place=place)
     return side.call(run_async if side.asynchronous else run, plan, coordinator._backend.perform)
 
@@ -35,6 +35,27 @@ def test_a_waiter_that_died_counts_no_more(side: MemorySide) -> None:
     assert enlisted(side, coordinator).waiters is None
     assert enlisted(side, coordinator, again.place).waiters is None, "it is not refused when it comes back"
     side.call(lease.release)
+
+
+def test_holder_tells_how_many_wait(side: MemorySide) -> None:
+    coordinator = side.coordinator(ttl=60)
+    lease = side.call(coordinator.acquire, "r")
+    assert side.holder().waiting == 0
+    enlisted(side, coordinator, limit=2)
+    side.clock.advance(WAITER_SECONDS / 2)
+    place = enlisted(side, coordinator, limit=2).place
+    assert side.holder().waiting == 2
+    side.clock.advance(WAITER_SECONDS * 0.6)
+    assert side.holder().waiting == 1, "one that died counts no more"
+    side.call(run_async if side.asynchronous else run, place.plan_leave(deadline=60), coordinator._backend.perform)
+    assert side.holder().waiting == 0
+    side.call(lease.release)
+
+
+def test_two_holders_that_differ_in_this_alone_are_equal() -> None:
+    """A forced release compares the holder that it was shown."""
+    assert Holder("me", 7, 1.0, 2.0, waiting=1) == Holder("me", 7, 1.0, 2.0)
+    assert "waiting=1" in repr(Holder("me", 7, 1.0, 2.0, waiting=1))
 
 
 def test_the_error_of_several_locks_has_the_number_too(side: MemorySide) -> None:

@@ -113,7 +113,7 @@ GRANTED = b"7"
 RELEASED = 1
 NOT_HELD = 0
 GONE = [b"gone"]
-HELD_BY_ME = [b"held", 500, 250, b"7", b"me", b"5eed", b""]
+HELD_BY_ME = [b"held", 500, 250, b"7", b"me", b"5eed", b"", 3]
 
 
 # The Redis plans
@@ -203,8 +203,9 @@ def test_replies_are_read(steps: Stepper) -> None:
     )
     holder = steps.redis.plan_holder
     assert steps.run(holder("r", SETTINGS, deadline=deadline), [b"free"]) is None
-    assert steps.run(holder("r", SETTINGS, deadline=deadline), HELD_BY_ME) == Holder("me", 7, 0.25, 0.5)
-    assert steps.run(holder("r", SETTINGS, deadline=deadline), [b"held", -1, -1, b"", b"", b"5eed", b""]) == Holder(
+    held = steps.run(holder("r", SETTINGS, deadline=deadline), HELD_BY_ME)
+    assert (held, held.waiting) == (Holder("me", 7, 0.25, 0.5), 3)
+    assert steps.run(holder("r", SETTINGS, deadline=deadline), [b"held", -1, -1, b"", b"", b"5eed", b"", -1]) == Holder(
         None, None, None, None
     )
 
@@ -670,7 +671,7 @@ def plan_in_place(plan: Plan[Any]) -> Plan[Any]:
 
 
 def test_a_forced_release_names_the_holder_that_was_read_just_before(steps: Stepper) -> None:
-    other = [*HELD_BY_ME[:3], b"9", b"another", b"07he", b""]
+    other = [*HELD_BY_ME[:3], b"9", b"another", b"07he", b"", 0]
     plan = plans.force_release(steps.redis, "r", SETTINGS)
     result = steps.run(plan, HELD_BY_ME, GONE, [b"free"], [b"taken", 9000, b"another"], other, b"10", RELEASED)
     assert result.holder == Holder("another", 9, 0.25, 0.5)
@@ -681,10 +682,18 @@ def test_a_forced_release_names_the_holder_that_was_read_just_before(steps: Step
 
 
 def test_a_forced_release_of_a_grant_that_has_ended_does_nothing(steps: Stepper) -> None:
-    for answer in ([b"free"], [*HELD_BY_ME[:3], b"9", b"another", b"07he", b""]):
+    for answer in ([b"free"], [*HELD_BY_ME[:3], b"9", b"another", b"07he", b"", 0]):
         assert steps.run(plans.force_release(steps.redis, "r", SETTINGS, 7), answer) is None
     assert steps.run(plans.force_release(steps.redis, "r", SETTINGS, 7), HELD_BY_ME, GONE, [b"free"]) is None
     assert len(calls_of(steps, "force_release")) == 1
+
+
+def test_a_forced_release_of_another_librarys_lock_names_it(steps: Stepper) -> None:
+    foreign, other = ([*HELD_BY_ME[:3], b"", b"", digest, b"", 0] for digest in (b"5eed", b"07he"))
+    seen = Holder(None, None, None, 0.5, digest="5eed")
+    for answers in ([[b"free"]], [HELD_BY_ME], [other], [foreign, GONE, other]):
+        assert steps.run(plans.force_release(steps.redis, "r", SETTINGS, seen), *answers) is None
+    assert [call.args[-1] for call in calls_of(steps, "force_release")] == ["5eed"]
 
 
 def test_a_forced_release_of_a_lock_that_keeps_changing_hands_gives_up(steps: Stepper) -> None:

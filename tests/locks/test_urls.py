@@ -101,17 +101,37 @@ def test_a_secret_is_not_shown(url: str, shown: str) -> None:
         ("consul://me:s3cr3t@h", "'consul' is no scheme of a coordinator; those are etcd"),
         ("redis://me:s3cr3t@h1,h2", r"names one server, not 2: write redis\+cluster://"),
         ("redis://me:s3cr3t@h/zero", "is the number of a database, not 'zero'"),
-        ("redis://me:s3cr3t@h?nonsense=1", "an option that redis-py does not know: .*nonsense"),
-        ("redis://me:s3cr3t@h?socket_timeout=soon", "Invalid value for 'socket_timeout'"),
-        ("unix:///tmp/x?nonsense=1", "an option that redis-py does not know: .*nonsense"),
+        ("redis://me:s3cr3t@h?nonsense=1", "has no option 'nonsense'; docs/guide/urls.md has those"),
+        ("redis://me:s3cr3t@h?socket_timeout=soon", "'socket_timeout' .* is a number of seconds above 0, not 'soon'"),
+        ("redis://me:s3cr3t@h?sockt_timeout=1", r"has no option 'sockt_timeout'; did you mean 'socket_timeout'\?"),
+        ("redis://me:s3cr3t@h?credential_provider=x", "has no option 'credential_provider'"),
+        ("redis://me:s3cr3t@h?retry=x", "has no option 'retry'"),
+        ("redis://me:s3cr3t@h?max_connections=-1", "'max_connections' .* is a whole number, not '-1'"),
+        ("redis://me:s3cr3t@h?socket_keepalive=on", "is one of 1, 0, true, false, yes, no, not 'on'"),
+        ("redis://me:s3cr3t@h?ssl_ca_certs=x", "which is of TLS: write rediss in its scheme"),
+        ("unix://run/redis.sock", "three slashes begin its path, as in 'unix:///run/redis.sock'"),
+        ("unix:///tmp/x?nonsense=1", "a URL of unix:// has no option 'nonsense'"),
         ("redis+ring://me:s3cr3t@h", r"redis\+ring:// is no scheme of Redis"),
         ("redis+cluster://me:s3cr3t@h/1", "has the database 0 alone, not 1"),
         ("redis+sentinel://me:s3cr3t@h/", "names the service, as in"),
         ("redis+sentinel://me:s3cr3t@h/s/x", "is the number of a database, not 'x'"),
-        ("redis+sentinel://me:s3cr3t@h/s?nonsense=1", "an option that redis-py does not know: .*nonsense"),
+        ("redis+sentinel://me:s3cr3t@h/s?sentinel_pasword=1", "did you mean 'sentinel_password'\\?"),
         ("postgresql://me:s3cr3t@h", "names no database: postgresql://user@host/database"),
         ("postgresql://me:s3cr3t@h:port/d", "is no URL of SQLAlchemy|invalid literal"),
         ("postgresql+nothing://me:s3cr3t@h/d", "is no URL of SQLAlchemy"),
+        (
+            "postgresql://me:12/s3cr3t@h/d",
+            r"'postgresql://me:\*\*\*@h/d' is no URL of SQLAlchemy .*: a password p@ss/word is",
+        ),
+        ("postgresql://me:12?s3cr3t@h/d", r"'postgresql://me:\*\*\*@h/d' is no URL of SQLAlchemy"),
+        ("postgresql://h/d?conect_timeout=3", r"has no option 'conect_timeout'; did you mean 'connect_timeout'\?"),
+        (
+            "postgresql://h/d?connect_timeout=abc",
+            "'connect_timeout' .* is a whole number of seconds above 0, not 'abc'",
+        ),
+        ("mysql://h/d?conect_timeout=3", r"has no option 'conect_timeout'; did you mean 'connect_timeout'\?"),
+        ("mysql://h/d?connect_timeout=0", "'connect_timeout' .* is a whole number of seconds above 0, not '0'"),
+        ("sqlite:///x?tiemout=3", r"has no option 'tiemout'; did you mean 'timeout'\?"),
         ("etcd://me:s3cr3t@h/path", "has no path, not 'path'"),
         ("etcd://me:s3cr3t@h?ca=x", "of etcd:// has no option 'ca'; it takes none"),
         ("etcds://me:s3cr3t@h?pem=x", "has no option 'pem'; it takes ca, cert, key"),
@@ -146,6 +166,42 @@ def test_a_wrong_url_is_refused_at_once(connect: Any, url: Any, says: str) -> No
     while error is not None:
         assert "s3cr3t" not in str(error)
         error = error.__cause__
+
+
+@pytest.mark.parametrize(
+    ("connect", "driver", "says"),
+    [
+        (fencing.connect, "asyncpg", "for asyncio: leave '.asyncpg' out, or use fencing.connect_async in"),
+        (fencing.connect_async, "psycopg2", "for threads: leave '.psycopg2' out, or use fencing.connect in"),
+    ],
+)
+def test_a_driver_of_the_other_side_is_refused(connect: Any, driver: str, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        connect(f"postgresql+{driver}://h/d")
+
+
+def test_the_schemes_of_redis_are_all_named() -> None:
+    with pytest.raises(ValueError, match=r"redis, redis\+cluster, redis\+sentinel, rediss, rediss\+cluster"):
+        fencing.connect("consul://h")
+
+
+def test_options_of_each_kind_are_taken() -> None:
+    of_redis = "socket_timeout=2&client_name=x&retry_on_timeout=true&max_connections=3&ssl_ca_certs=/x&db=2"
+    fencing.connect(f"rediss://h?{of_redis}").close()
+    fencing.connect("postgresql://h/d?connect_timeout=3&sslmode=require&application_name=x").close()
+    fencing.connect("postgresql:///d?user=me@realm&host=/run").close()
+    fencing.connect("mysql://h/d?read_timeout=3&ssl_ca=/x&charset=utf8mb4").close()
+    fencing.connect("sqlite:///file:x?immutable=1&uri=true").close()
+
+
+@pytest.mark.parametrize(
+    ("driver", "says"), [("postgresql+pg8000", "install the package pg8000"), ("mysql+mysqldb", "package mysqlclient")]
+)
+def test_a_driver_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, driver: str, says: str) -> None:
+    monkeypatch.setitem(sys.modules, "pg8000", None)
+    monkeypatch.setitem(sys.modules, "MySQLdb", None)
+    with pytest.raises(ModuleNotFoundError, match=says):
+        fencing.connect(f"{driver}://h/d")
 
 
 def test_a_wrong_option_is_refused() -> None:

@@ -26,17 +26,18 @@ def test_history_and_collection(http: Desk) -> None:
         http.call(http.guard.claim, fence)
         for number in range(count):
             http.publish(fence, {name: b"%d" % number, "more": b"12345"})
-    http.refused(ZeroDivisionError, B, {"left": b"behind"}, progress=lambda *_: 1 // 0)
+    breaks_off = (bytes(2**20 // (9 - number) * (9 - number)) for number in range(10))
+    http.refused(ZeroDivisionError, B, {"left": b"behind", "big": breaks_off})
     history = http.call(http.guard.history, R)
     assert [each.number for each in history] == [1, 1, 2, 2]
     assert [each.current for each in history].count(True) == 1
     assert {name, "more"} in [set(each.sizes) for each in history]
     assert history[0].size == 6
     http.call(http.guard.claim, C)
-    assert http.call(http.guard.collect, C, keep=3) == []
     assert http.call(http.guard.collect, C, older_than=3600) == []
-    assert [each.number for each in http.call(http.guard.collect, C, keep=2)] == [1]
-    assert [each.number for each in http.call(http.guard.collect, C)] == [1, 2]
+    assert [each.number for each in http.call(http.guard.collect, C, keep=2)] == [2], "what broke off"
+    assert [each.number for each in http.call(http.guard.collect, C, keep=1)] == [1]
+    assert [each.number for each in http.call(http.guard.collect, C)] == [1]
     assert http.call(http.guard.collect, C) == []
     assert http.current == {name: b"0", "more": b"12345"}
     http.call(http.guard.delete, C)
@@ -54,12 +55,12 @@ def test_deleting_twice_is_allowed(http: Desk) -> None:
     for _ in range(3):
         http.publish(A, {"x": b"1", "y": b"2"}, claim=True)
     http.call(http.guard.claim, B)
-    plan = http.guard._plan_collect(B, 0, None)
+    plan = http.guard._plan_collect(B, 0, None, False)
     request = next(plan)
     while type(request).__name__ != "Delete":
         request = plan.send(http.side.call(http.guard._perform, request))
     keys = list(request.keys)
-    assert len(keys) == 4
+    assert len(keys) == 6, "with their manifests"
     http.store.delete(keys[:1])
     http.side.call(http.guard._perform, request)
     http.side.call(http.guard._perform, request)
@@ -72,6 +73,7 @@ def test_a_partly_current_publication_is_partly_collected(desk: Desk) -> None:
     desk.publish(A, {"kept": current["kept"], "new": b"1234"})
     desk.call(desk.guard.claim, B)
     assert desk.call(desk.guard.collect, B, keep=1) == []
+    assert desk.call(desk.guard.read, R, at=current.id) == current
     (collected,) = desk.call(desk.guard.collect, B)
     assert (collected.sizes, collected.size, collected.current) == ({"dropped": 2, "more": 3}, 5, False)
     assert desk.current == {"kept": b"1", "new": b"1234"}
@@ -99,8 +101,8 @@ def test_a_collection_is_bounded_and_the_next_call_continues_it(desk: Desk, monk
     for number in range(5):
         desk.publish(A, {"x": b"%d" % number}, claim=True)
     desk.publish(B, {"x": b"current"}, claim=True)
-    rounds = [len(desk.call(desk.guard.collect, B)) for _ in range(3)]
-    assert rounds == [3, 2, 0]
+    rounds = [len(desk.call(desk.guard.collect, B)) for _ in range(5)]
+    assert rounds == [2, 2, 2, 1, 0], "three of ten objects each, of which two belong together"
     assert desk.current == {"x": b"current"}
     assert List("", 3 * PAGE, 2.0).seconds >= 3 * 2.0, "a page each"
 
@@ -132,3 +134,21 @@ def test_a_collected_publication_never_comes_back(desk: Desk) -> None:
     for options in ({}, {"replacing": old}):
         desk.side.expect(StaleRead, lambda options=options: desk.publish(B, {"x": old["x"]}, **options))
     assert desk.current == {"x": b"new"}
+
+
+@pytest.mark.thorough
+def test_each_store_lists_what_is_behind_a_key(http: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A collection goes on behind objects that it may not delete."""
+    monkeypatch.setattr(object_collect, "MOST_LISTED", 3)
+    names = [f"{number} ä" for number in range(7)]
+    kept = http.publish(A, dict.fromkeys(names, b"1"), claim=True)
+    http.publish(B, {"x": b"left"}, claim=True)
+    http.publish(B, {"x": b"left"})
+    http.call(http.guard.restore, B, kept)
+    http.call(http.guard.claim, C)
+    collected = []
+    while found := http.call(http.guard.collect, C):
+        collected += found
+    assert sum(len(each.sizes) for each in collected) == 2
+    assert http.current == dict.fromkeys(names, b"1")
+    assert len([each for page in http.store.list("fencing/orders=3A1/data/") for each in page]) == 7 + 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,6 +17,7 @@ from storage_guards.objects.pointer import Entry, encode, with_publication
 from storage_guards.objects.probe import ProbeReport
 from storage_guards.testing import GuardContract
 from tests.support.object_guards import report_on
+from tests.support.object_publications import published
 
 
 class _Objects(GuardContract):
@@ -46,7 +48,8 @@ class _Objects(GuardContract):
         data = b"%d" % value
         self.store.put(directory.full(key), data)
         mark, now = Mark(1, mine.token), datetime.now(UTC)
-        pointer = with_publication(None, mine, mark, new_id(), now, {"value": Entry(key, len(data))})
+        new = published(mine, new_id(), now, {"value": Entry(key, len(data), hashlib.sha256(data).hexdigest())})
+        pointer = with_publication(None, mine, mark, new)
         self.store.put(directory.pointer, encode(pointer))
 
 

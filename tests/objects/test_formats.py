@@ -21,12 +21,12 @@ from storage_guards.objects.pointer import (
     decode,
     encode,
     with_deletion,
-    with_next_seq,
     with_publication,
 )
 from tests.support.formats import unchanged
 from tests.support.object_faults import FaultyStore
 from tests.support.object_guards import PublicationDesk as Desk
+from tests.support.object_publications import SHA256, published, written_manifest
 from tests.support.sides import Side
 
 R, POINTER, KEY = "orders:1", "fencing/orders=3A1/pointer.json", "reports/today.csv"
@@ -36,9 +36,8 @@ DONE = DoneKeys("2026-01-29", {"2026-01-30": Done(5, NOW), "ä 2": Done(7, NOW)}
 DATA_KEY = "data/0000000000000007.mmmmmmmmmmmmmmmmmmmmmm/uuuuuuuuuuuuuuuu/~/year=2026/part-0.csv"
 
 CLAIMED = Pointer(R, Mark(7, MINE.token, 0), NOW, ("*" + "a" * 16,))
-PUBLISHED = with_publication(
-    CLAIMED, MINE, Mark(7, MINE.token, 1), "u" * 16, NOW, {"year=2026/part-0.csv": Entry(DATA_KEY, 3)}
-)
+NEW = published(MINE, "u" * 16, NOW, {"year=2026/part-0.csv": Entry(DATA_KEY, 3, SHA256)})
+PUBLISHED = with_publication(CLAIMED, MINE, Mark(7, MINE.token, 1), NEW)
 
 GOLDEN_CLAIMED = b"""{
  "changed_at": "2026-01-31T12:00:00+00:00",
@@ -47,6 +46,7 @@ GOLDEN_CLAIMED = b"""{
   "floor": "",
   "keys": {}
  },
+ "earlier": [],
  "format": "fencing-pointer/1",
  "mark": {
   "number": 7,
@@ -67,6 +67,7 @@ GOLDEN_PUBLISHED = b"""{
   "floor": "",
   "keys": {}
  },
+ "earlier": [],
  "format": "fencing-pointer/1",
  "mark": {
   "number": 7,
@@ -77,10 +78,18 @@ GOLDEN_PUBLISHED = b"""{
  "published": {
   "at": "2026-01-31T12:00:00+00:00",
   "id": "uuuuuuuuuuuuuuuu",
+  "manifest": {
+   "bytes": 3,
+   "key": "data/0000000000000007.mmmmmmmmmmmmmmmmmmmmmm/uuuuuuuuuuuuuuuu/manifest.jsonl",
+   "objects": 1,
+   "sha256": "ca82bca8219ee0bf26789ff916a411b47f9f8674f274fa71d4139d4014dd489a",
+   "size": 397
+  },
   "number": 7,
   "objects": {
    "year=2026/part-0.csv": {
     "key": "data/0000000000000007.mmmmmmmmmmmmmmmmmmmmmm/uuuuuuuuuuuuuuuu/~/year=2026/part-0.csv",
+    "sha256": "0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f",
     "size": 3
    }
   },
@@ -103,6 +112,22 @@ GOLDEN_DELETED = b"""{
   "floor": "",
   "keys": {}
  },
+ "earlier": [
+  {
+   "at": "2026-01-31T12:00:00+00:00",
+   "id": "uuuuuuuuuuuuuuuu",
+   "manifest": {
+    "bytes": 3,
+    "key": "data/0000000000000007.mmmmmmmmmmmmmmmmmmmmmm/uuuuuuuuuuuuuuuu/manifest.jsonl",
+    "objects": 1,
+    "sha256": "ca82bca8219ee0bf26789ff916a411b47f9f8674f274fa71d4139d4014dd489a",
+    "size": 397
+   },
+   "number": 7,
+   "token": "mmmmmmmmmmmmmmmmmmmmmm",
+   "until": "2026-01-31T12:00:00+00:00"
+  }
+ ],
  "format": "fencing-pointer/1",
  "mark": {
   "number": 7,
@@ -118,6 +143,13 @@ GOLDEN_DELETED = b"""{
  ],
  "resource": "orders:1"
 }"""
+GOLDEN_MANIFEST = (
+    b'{"format": "fencing-manifest/1", "resource": "orders:1", "id": "uuuuuuuuuuuuuuuu", "number": 7, "tok'
+    b'en": "mmmmmmmmmmmmmmmmmmmmmm", "at": "2026-01-31T12:00:00+00:00", "objects": 1}\n'
+    b'{"name": "year=2026/part-0.csv", "key": "data/0000000000000007.mmmmmmmmmmmmmmmmmmmmmm/uuuuuuuuuuuuuu'
+    b'uu/~/year=2026/part-0.csv", "size": 3, "sha256": "0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f'
+    b'0f0f0f0f0f0f0f"}\n'
+)
 GOLDEN_OF_LATER = b"""{
  "changed_at": "2026-01-31T12:00:00+00:00",
  "deleted": null,
@@ -134,6 +166,7 @@ GOLDEN_OF_LATER = b"""{
    }
   }
  },
+ "earlier": [],
  "format": "fencing-pointer/1",
  "mark": {
   "number": 3,
@@ -168,12 +201,26 @@ def test_a_pointer(name: str, pointer: Pointer, golden: bytes) -> None:
     assert decode(golden, R) == pointer
 
 
+def test_a_pointer_whose_objects_are_in_the_manifest_alone() -> None:
+    of_many = replace(PUBLISHED, published=replace(NEW, objects=None))
+    head, _, rest = GOLDEN_PUBLISHED.partition(b'"objects": {')
+    golden = head.replace(b"pointer/1", b"pointer/2") + b'"objects": null' + rest.partition(b"\n  }")[2]
+    unchanged("a pointer of many objects", encode(of_many), golden)
+    assert decode(golden, R) == of_many
+
+
+def test_a_manifest() -> None:
+    assert NEW.objects is not None
+    unchanged("a manifest", written_manifest(MINE, "u" * 16, NOW, NEW.objects), GOLDEN_MANIFEST)
+
+
 def test_the_keys() -> None:
     layout = Layout("fencing/")
     found = {
         "pointer": layout.directory(R).pointer,
         "pointer of a long name": layout.directory("ä" * 100).pointer,
         "probe": layout.probe,
+        "manifest": Directory.manifest_key(7, MINE.token, "u" * 16),
     }
     names = ["year=2026/part-0.csv", "a b", "a b%/.c", "x" * 201, "year=" + "ä" * 100]
     found |= {name[:9]: layout.directory(R).full(Directory.data_key(MINE, "u" * 16, name)) for name in names}
@@ -183,6 +230,7 @@ def test_the_keys() -> None:
         "pointer": "fencing/orders=3A1/pointer.json",
         "pointer of a long name": f"fencing/{'=C3=A4' * 22}=~{long}/pointer.json",
         "probe": "fencing/=probe/",
+        "manifest": "data/0000000000000007.mmmmmmmmmmmmmmmmmmmmmm/uuuuuuuuuuuuuuuu/manifest.jsonl",
         "year=2026": f"{data}year=2026/part-0.csv",
         "a b": f"{data}!escaped/a%20b",
         "a b%/.c": f"{data}!escaped/~7f81383ee86586a9f5e6b4f31a48fe4045c2b7ce1e283350f3591027261d2ef9/a%20b%/%2Ec",
@@ -388,11 +436,11 @@ ALL: dict[str, Callable[[Desk], object]] = {
 
 @pytest.mark.parametrize("action", ALL)
 def test_a_newer_pointer_is_refused_and_stays(desk: Desk, action: str) -> None:
-    newer = json.dumps({**json.loads(GOLDEN_PUBLISHED), "format": "fencing-pointer/2"}).encode()
+    newer = json.dumps({**json.loads(GOLDEN_PUBLISHED), "format": "fencing-pointer/3"}).encode()
     desk.store.put(POINTER, newer)
     desk.store.put(f"fencing/orders=3A1/{DATA_KEY}", b"old")
     refused = desk.side.expect(GuardNotEnforceable, lambda: ALL[action](desk))
-    assert "was written by a newer version of this library (its format is 'fencing-pointer/2'); upgrade" in str(refused)
+    assert "was written by a newer version of this library (its format is 'fencing-pointer/3'); upgrade" in str(refused)
     found = {each["path"]: bytes(desk.store.get(each["path"]).bytes()) for each in desk.store.list().collect()}
     assert found == {POINTER: newer, f"fencing/orders=3A1/{DATA_KEY}": b"old"}
 
@@ -400,7 +448,7 @@ def test_a_newer_pointer_is_refused_and_stays(desk: Desk, action: str) -> None:
 def test_a_newer_pointer_in_the_place_of_a_remembered_one_stays(desk: Desk) -> None:
     """The put was refused. But nobody can say that it had not been done before the newer version wrote."""
     desk.call(desk.guard.claim, MINE)
-    newer = json.dumps({**json.loads(GOLDEN_PUBLISHED), "format": "fencing-pointer/2"}).encode()
+    newer = json.dumps({**json.loads(GOLDEN_PUBLISHED), "format": "fencing-pointer/3"}).encode()
     desk.store.put(POINTER, newer)
     unknown = desk.side.expect(OutcomeUnknown, desk.guard.publish, MINE, {"x": b"1"})
     assert "newer version of this library" in str(unknown.__cause__)
@@ -422,15 +470,3 @@ def test_an_object_in_place_of_another_form_is_refused_and_stays(desk: Desk, tex
         refused = desk.side.expect(GuardNotEnforceable, method, *arguments)
         assert "was it written by a newer version, or by something else? Upgrade, or" in str(refused)
     assert (bytes(desk.store.get(KEY).bytes()), metadata(desk)) == (b"new", attributes)
-
-
-def test_a_hash_is_carried_over() -> None:
-    """No version makes one yet. A later one keeps it beside the key and the size."""
-    hashed = replace(PUBLISHED.published, objects={"a": Entry(DATA_KEY, 3, "0f" * 32)})  # type: ignore[type-var]
-    stored = encode(replace(PUBLISHED, published=hashed))
-    assert b'"sha256": "' + b"0f" * 32 + b'",\n    "size": 3' in stored
-    found = decode(stored, R)
-    assert encode(with_next_seq(found, NOW)) == stored.replace(b'"seq": 1', b'"seq": 2')
-    for bad in (b'"sha256": ""', b'"sha256": "x"', b'"sha256": null', b'"sha256": "' + b"0F" * 32 + b'"'):
-        with pytest.raises(GuardNotEnforceable, match="the sha256 of an object in it is malformed"):
-            decode(stored.replace(b'"sha256": "' + b"0f" * 32 + b'"', bad), R)

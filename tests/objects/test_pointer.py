@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,21 +13,28 @@ import pytest
 
 from fencing.kernel.admission import admit_claim, admit_write
 from fencing.kernel.errors import GuardNotEnforceable, OutcomeUnknown
-from fencing.kernel.fence import Fence, Mark
+from fencing.kernel.fence import MAX_RESOURCE_BYTES, Fence, Mark
+from storage_guards.kept import Done, DoneKeys
 from storage_guards.objects.keys import Directory
 from storage_guards.objects.outcome import may_still_land, verdict, verdict_in_place
 from storage_guards.objects.pointer import (
     KEPT_WRITES,
-    MAX_OBJECTS,
+    MAX_POINTER_BYTES,
+    MOST_EARLIER,
+    MOST_INLINE,
+    MOST_INLINE_BYTES,
     Entry,
     Pointer,
     decode,
     encode,
+    fit_inline,
+    shown_entry,
     with_claim,
     with_deletion,
     with_next_seq,
     with_publication,
 )
+from tests.support.object_publications import SHA256, published, written_manifest
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 MINE, NEWER = Fence("orders:1", 7, "a" * 22), Fence("orders:1", 9, "b" * 22)
@@ -36,27 +45,58 @@ def an_id(number: int) -> str:
 
 
 def entry(name: str = "x", size: int = 3) -> Entry:
-    return Entry(Directory.data_key(MINE, "u" * 16, name), size)
+    return Entry(Directory.data_key(MINE, "u" * 16, name), size, SHA256)
 
 
 def write(now: Pointer | None, fence: Fence, number: int, objects: dict[str, Entry] | None = None) -> Pointer:
     mark = admit_write(admit_claim(now.mark if now else None, fence), fence)
     if objects is None:
         return with_deletion(now, fence, mark, an_id(number), NOW)
-    return with_publication(now, fence, mark, an_id(number), NOW, objects)
+    return with_publication(now, fence, mark, published(fence, an_id(number), NOW, objects))
 
 
 def example() -> Pointer:
-    return write(write(None, MINE, 1, {"x": entry(), "a/b.txt": entry("a/b.txt", 0)}), MINE, 2, {"ä": entry("ä")})
+    return write(first_publication(), MINE, 2, {"ä": entry("ä")})
+
+
+def first_publication() -> Pointer:
+    return write(None, MINE, 1, {"x": entry(), "a/b.txt": entry("a/b.txt", 0)})
+
+
+def of_many() -> Pointer:
+    """A pointer whose objects are in the manifest alone."""
+    pointer = example()
+    assert pointer.published is not None
+    return replace(pointer, published=replace(pointer.published, objects=None))
 
 
 def test_a_pointer_survives_encoding() -> None:
     pointer = example()
-    for state in (pointer, write(pointer, NEWER, 3), with_claim(pointer, NEWER, Mark(9, NEWER.token), "x" * 8, NOW)):
+    claimed = with_claim(pointer, NEWER, Mark(9, NEWER.token), "x" * 8, NOW)
+    for state in (pointer, write(pointer, NEWER, 3), claimed, of_many(), write(of_many(), NEWER, 3)):
         assert decode(encode(state), "orders:1") == state
 
 
+def test_version_2_is_written_only_where_the_objects_are_in_the_manifest_alone() -> None:
+    assert json.loads(encode(of_many()))["format"] == "fencing-pointer/2"
+    assert json.loads(encode(of_many()))["published"]["objects"] is None
+    for state in (example(), write(of_many(), MINE, 3), write(of_many(), MINE, 3, {"x": entry()})):
+        assert json.loads(encode(state))["format"] == "fencing-pointer/1"
+
+
+def test_it_remembers_earlier_publications() -> None:
+    """Also behind a deletion. They have no objects: these are in their manifests."""
+    state = None
+    for number in range(40):
+        state = write(state, MINE, number, None if number % 8 == 7 else {"x": entry()})
+    assert state is not None
+    ids = [an_id(number) for number in range(39, -1, -1) if number % 8 != 7]
+    assert [each.id for each in state.earlier] == ids[:MOST_EARLIER]
+    assert all(each.objects is None and each.until == NOW for each in state.earlier)
+
+
 def test_other_tools_can_read_it() -> None:
+    manifest = written_manifest(MINE, an_id(2), NOW, {"ä": entry("ä")})
     assert json.loads(encode(example())) == {
         "format": "fencing-pointer/1",
         "resource": "orders:1",
@@ -68,8 +108,25 @@ def test_other_tools_can_read_it() -> None:
             "number": 7,
             "token": "a" * 22,
             "at": "2026-01-31T12:00:00+00:00",
-            "objects": {"ä": {"key": entry("ä").key, "size": 3}},
+            "manifest": {
+                "key": f"data/0000000000000007.{'a' * 22}/{an_id(2)}/manifest.jsonl",
+                "size": len(manifest),
+                "sha256": hashlib.sha256(manifest).hexdigest(),
+                "objects": 1,
+                "bytes": 3,
+            },
+            "objects": {"ä": {"key": entry("ä").key, "size": 3, "sha256": SHA256}},
         },
+        "earlier": [
+            {
+                "id": an_id(1),
+                "number": 7,
+                "token": "a" * 22,
+                "at": "2026-01-31T12:00:00+00:00",
+                "until": "2026-01-31T12:00:00+00:00",
+                "manifest": json.loads(encode(first_publication()))["published"]["manifest"],
+            }
+        ],
         "deleted": None,
         "done": {"floor": "", "keys": {}},
     }
@@ -125,13 +182,31 @@ def test_it_remembers_its_last_writes() -> None:
 
 
 def test_it_is_bounded() -> None:
-    many = {f"{number}": entry(f"{number}") for number in range(MAX_OBJECTS + 1)}
-    with pytest.raises(ValueError, match="at most 1000 objects"):
-        encode(write(None, MINE, 1, many))
-    with pytest.raises(ValueError, match="bytes"):
-        encode(write(None, MINE, 1, {f"{number:04d}" + "ä" * 500: entry() for number in range(1000)}))
+    many = {f"{number}": entry(f"{number}") for number in range(MOST_INLINE)}
+    assert fit_inline(many)
+    assert not fit_inline({**many, "x": entry()})
+    long: dict[str, Entry] = {}
+    while fit_inline(long):
+        long[f"{len(long):04d}" + "\x01" * 1000] = Entry("k" * 370, 2**50, SHA256)
+    assert len(long) < 100
+    long.popitem()
+    shown = {name: shown_entry(each) for name, each in long.items()}
+    assert len(json.dumps({"published": {"objects": shown}}, indent=1)) < MOST_INLINE_BYTES
 
 
+def test_the_longest_pointer_is_within_the_bound() -> None:
+    fence = Fence("\x01" * MAX_RESOURCE_BYTES, 2**53 - 1, "a" * 128)
+    at = datetime(2026, 1, 31, 12, 0, 0, 123456, tzinfo=UTC)
+    state = None
+    for number in range(MOST_EARLIER + 1):
+        new = published(fence, an_id(number), at, {"x": Entry(entry().key, 2**50, SHA256)})
+        state = with_publication(state, fence, Mark(fence.number, fence.token, number), new)
+    assert state is not None
+    done = DoneKeys("\x01" * 255, {f"{number:03d}" + "\x01" * 252: Done(2**53 - 1, at) for number in range(100)})
+    assert len(encode(replace(state, done=done))) < MAX_POINTER_BYTES - MOST_INLINE_BYTES - 2**16
+
+
+SHOWN = {"key": entry().key, "size": 3, "sha256": SHA256}
 DONE = {"number": 7, "at": "2026-01-31T12:00:00+00:00"}
 
 
@@ -188,18 +263,40 @@ def broken(change: Any) -> bytes:
         broken(lambda it: it.update(changed_at="2026-01-31T12:00:00")),
         broken(lambda it: it.update(changed_at=7)),
         broken(lambda it: it["published"].update(objects=[])),
-        broken(lambda it: it["published"]["objects"].update(x={"key": "../../etc", "size": 1})),
-        broken(lambda it: it["published"]["objects"].update(x={"key": "data/x", "size": 1})),
-        broken(lambda it: it["published"]["objects"].update(x={"key": entry().key, "size": -1})),
+        broken(lambda it: it["published"].update(objects={})),
+        broken(lambda it: it["published"].update(objects=None)),
+        broken(lambda it: it.update(format="fencing-pointer/2")),
+        broken(lambda it: it["published"].pop("manifest")),
+        broken(lambda it: it["published"].update(id="x" * 15)),
+        broken(lambda it: it["published"]["manifest"].update(key=entry().key)),
+        broken(lambda it: it["published"]["manifest"].update(key=it["earlier"][0]["manifest"]["key"])),
+        broken(lambda it: it["published"]["manifest"].update(size=-1)),
+        broken(lambda it: it["published"]["manifest"].update(size=True)),
+        broken(lambda it: it["published"]["manifest"].update(objects=2)),
+        broken(lambda it: it["published"]["manifest"].update(bytes=2)),
+        broken(lambda it: it["published"]["manifest"].update(sha256="0F" * 32)),
+        broken(lambda it: it["published"]["manifest"].update(other=1)),
+        broken(lambda it: it["published"]["objects"]["ä"].update(key=it["published"]["manifest"]["key"])),
+        broken(lambda it: it["published"]["objects"]["ä"].update(sha256="")),
+        broken(lambda it: it["published"]["objects"]["ä"].update(sha256=None)),
+        broken(lambda it: it.pop("earlier")),
+        broken(lambda it: it.update(earlier=None)),
+        broken(lambda it: it.update(earlier=it["earlier"] * (MOST_EARLIER + 1))),
+        broken(lambda it: it["earlier"][0].update(other=1)),
+        broken(lambda it: it["earlier"][0].update(until=None)),
+        broken(lambda it: it["earlier"][0].update(number=8)),
+        broken(lambda it: it["published"]["objects"].update(x={"key": "../../etc", "size": 1, "sha256": SHA256})),
+        broken(lambda it: it["published"]["objects"].update(x={"key": "data/x", "size": 1, "sha256": SHA256})),
+        broken(lambda it: it["published"]["objects"].update(x={"key": entry().key, "size": -1, "sha256": SHA256})),
         broken(lambda it: it["published"]["objects"].update(x=None)),
-        broken(lambda it: it["published"]["objects"].update(x={"key": entry().key, "size": 1, "other": 1})),
+        broken(lambda it: it["published"]["objects"].update(x={**SHOWN, "other": 1})),
         broken(lambda it: it["published"].update(other=1)),
-        broken(lambda it: it["published"]["objects"].update({"": {"key": entry().key, "size": 1}})),
+        broken(lambda it: it["published"]["objects"].update({"": {"key": entry().key, "size": 1, "sha256": SHA256}})),
         broken(lambda it: it.update(deleted={"number": 7})),
         broken(lambda it: it.update(deleted={"number": 7, "token": "a" * 22, "at": DONE["at"], "other": 1})),
         broken(lambda it: it.pop("deleted")),
         broken(lambda it: None).replace(b'"readers": 0', b'"readers": 9, "readers": 0'),
-        broken(lambda it: None).replace(b'"format": "f', b'"format": "fencing-pointer/2", "format": "f'),
+        broken(lambda it: None).replace(b'"format": "f', b'"format": "fencing-pointer/3", "format": "f'),
         broken(lambda it: None).decode().encode("utf-16"),
         b"\xef\xbb\xbf" + broken(lambda it: None),
     ],
@@ -209,7 +306,7 @@ def test_unknown_content_is_refused(data: bytes) -> None:
         decode(data, "orders:1")
 
 
-@pytest.mark.parametrize("found", ["fencing-pointer/2", "fencing-pointer/10"])
+@pytest.mark.parametrize("found", ["fencing-pointer/3", "fencing-pointer/10"])
 def test_a_newer_version_is_named_whatever_else_it_has(found: str) -> None:
     with pytest.raises(GuardNotEnforceable, match=f"written by a newer version .*{found}.*; upgrade this one"):
         decode(json.dumps({"format": found}).encode(), "orders:1")

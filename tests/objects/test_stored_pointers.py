@@ -17,11 +17,12 @@ from storage_guards.objects import changes
 from storage_guards.objects.changes import Scope
 from storage_guards.objects.keys import Layout
 from storage_guards.objects.plans import SMALL
-from storage_guards.objects.pointer import Entry, Pointer, Published
+from storage_guards.objects.pointer import Entry, Pointer
 from storage_guards.objects.requests import Version
 from storage_guards.objects.seen import MOST_STORED, Seen, StoredPointers
 from tests.support.object_faults import FaultyStore
 from tests.support.object_guards import PublicationDesk as Desk
+from tests.support.object_publications import SHA256, published
 from tests.support.request_counts import RequestCounts
 from tests.support.servers import HttpProxy
 from tests.support.sides import Side
@@ -29,6 +30,7 @@ from tests.support.sides import Side
 R, KEY = "orders:1", "reports/today.csv"
 A, B, C = Fence(R, 1, "a" * 22), Fence(R, 2, "b" * 22), Fence(R, 3, "c" * 22)
 POINTER = "fencing/orders=3A1/pointer.json"
+DATA = ["put data", "put manifest"]
 READ, PUT = f"get {POINTER}", f"put {POINTER}"
 
 
@@ -40,7 +42,8 @@ class Recorder(FaultyStore):
         self.asked: list[str] = []
 
     async def put_async(self, path: str, file: Any, **options: Any) -> Any:
-        self.asked.append(f"put {path}" if "/data/" not in path else "put data")
+        kind = "manifest" if path.endswith("/manifest.jsonl") else "data"
+        self.asked.append(f"put {kind}" if "/data/" in path else f"put {path}")
         return await super().put_async(path, file, **options)
 
     async def get_async(self, path: str, **options: Any) -> Any:
@@ -80,15 +83,15 @@ def test_the_requests_of_each_operation(
         return counts.during(lambda: desk.call(method, *args, **options))
 
     guard = desk.guard
-    assert count(guard.publish, A, {"x": b"1"}, claim=True) == {"get": 1, "put": 2}
+    assert count(guard.publish, A, {"x": b"1"}, claim=True) == {"get": 1, "put": 3}
     assert count(guard.claim, B) == {"get": 1, "put": 1}
-    assert count(guard.publish, B, {"x": b"1"}) == {"put": 2}
-    assert count(guard.publish, B, {"x": b"1", "y": b"2"}) == {"put": 3}
-    assert count(guard.publish, B, {"x": [b"1"]}) == {"get": 1, "put": 2}
+    assert count(guard.publish, B, {"x": b"1"}) == {"put": 3}
+    assert count(guard.publish, B, {"x": b"1", "y": b"2"}) == {"put": 4}
+    assert count(guard.publish, B, {"x": [b"1"]}) == {"get": 1, "put": 3}
     desk.beside.claim(C)
-    assert count(guard.publish, C, {"x": b"1"}) == {"get": 1, "put": 2}
+    assert count(guard.publish, C, {"x": b"1"}) == {"get": 1, "put": 3}
     assert count(guard.read, R) == {"get": 1}
-    assert count(guard.publish, C, {"x": b"1"}) == {"put": 2}
+    assert count(guard.publish, C, {"x": b"1"}) == {"put": 3}
     assert count(guard.delete, C) == {"get": 1, "put": 1}
     assert count(guard.write, C, KEY, b"1") == {"get": 1, "head": 1, "put": 1}
     stored = desk.call(guard.get, KEY)
@@ -111,8 +114,8 @@ def test_several_resources_are_read_at_once_and_then_claimed_one_after_the_other
 
 def test_a_publication_after_the_own_claim_reads_nothing(desk: Desk) -> None:
     desk.call(desk.guard.claim, A)
-    assert publish(desk) == ["put data", PUT]
-    assert publish(desk) == ["put data", PUT]
+    assert publish(desk) == [*DATA, PUT]
+    assert publish(desk) == [*DATA, PUT]
     assert desk.current == {"x": b"new"}
     mark = desk.beside.mark(R)
     assert mark == Mark(1, A.token, 2)
@@ -121,7 +124,7 @@ def test_a_publication_after_the_own_claim_reads_nothing(desk: Desk) -> None:
 def test_a_change_that_fails_leaves_nothing_stored(desk: Desk) -> None:
     desk.call(desk.guard.claim, A)
     desk.side.expect(ZeroDivisionError, lambda: publish(desk, progress=lambda *_: 1 // 0))
-    assert publish(desk) == [READ, "put data", PUT]
+    assert publish(desk) == [READ, *DATA, PUT]
 
 
 def test_bodies_that_are_big_or_of_unknown_size_are_uploaded_after_a_read(desk: Desk, tmp_path: Path) -> None:
@@ -136,7 +139,7 @@ def test_a_state_that_is_not_fresh_is_read_again(desk: Desk, monkeypatch: pytest
     """Before the upload, and after one that has lasted."""
     desk.call(desk.guard.claim, A)
     monkeypatch.setattr(changes, "FRESH_SECONDS", -1.0)
-    assert publish(desk) == [READ, "put data", READ, PUT]
+    assert publish(desk) == [READ, *DATA, READ, PUT]
 
 
 # Another writer in between
@@ -147,7 +150,7 @@ def test_a_superseded_holder_is_refused_at_its_put(desk: Desk) -> None:
     desk.beside.publish(B, {"x": b"by B"}, claim=True)
     error = desk.side.expect(StaleFence, lambda: publish(desk))
     assert error.mark == Mark(2, B.token, 1)
-    assert desk.store.asked == ["put data", PUT, READ]
+    assert desk.store.asked == [*DATA, PUT, READ]
     assert desk.current == {"x": b"by B"}
     assert desk.side.expect(StaleFence, lambda: publish(desk)).mark == error.mark
     assert desk.store.asked == [READ], "now it is refused before the upload"
@@ -156,7 +159,7 @@ def test_a_superseded_holder_is_refused_at_its_put(desk: Desk) -> None:
 def test_another_writer_with_the_same_fence_is_replaced(desk: Desk) -> None:
     desk.call(desk.guard.claim, A)
     first = desk.beside.publish(A, {"x": b"first"})
-    assert publish(desk) == ["put data", PUT, READ, PUT]
+    assert publish(desk) == [*DATA, PUT, READ, PUT]
     assert desk.current == {"x": b"new"}
     assert desk.beside.mark(R) == Mark(1, A.token, 2), "both were acknowledged, each once"
     desk.side.expect(StaleRead, lambda: publish(desk, replacing=first))
@@ -166,9 +169,9 @@ def test_a_fence_with_other_writers_is_read_from_then_on(desk: Desk) -> None:
     desk.call(desk.guard.claim, A)
     desk.beside.publish(A, {"x": b"first"})
     publish(desk)
-    assert publish(desk) == publish(desk) == [READ, "put data", PUT]
+    assert publish(desk) == publish(desk) == [READ, *DATA, PUT]
     desk.call(desk.guard.claim, B)
-    assert publish(desk, B) == ["put data", PUT], "the next fence begins anew"
+    assert publish(desk, B) == [*DATA, PUT], "the next fence begins anew"
 
 
 def test_what_is_stored_refuses_nothing(desk: Desk) -> None:
@@ -191,7 +194,7 @@ def test_a_stale_state_with_a_long_history_behind_it_is_unknown_and_neither_refu
     error = desk.side.expect(OutcomeUnknown, lambda: publish(desk))
     assert desk.call(desk.guard.landed, error) is None
     assert desk.current == {"x": b"16"}
-    assert publish(desk) == [READ, "put data", PUT]
+    assert publish(desk) == [READ, *DATA, PUT]
 
 
 @pytest.mark.parametrize("fault", ["reply lost", "refused though done", "late"])
@@ -223,7 +226,7 @@ def test_a_slow_upload_of_a_thread_yields_to_what_another_thread_has_stored(desk
     def publish_too(*_: Any) -> None:
         beside.publish(A, {"x": b"meanwhile"})
 
-    assert publish(desk, progress=publish_too) == ["put data", READ, PUT]
+    assert publish(desk, progress=publish_too) == [*DATA, READ, PUT]
     assert desk.current == {"x": b"new"}
 
 
@@ -232,9 +235,9 @@ def test_a_slow_upload_of_a_thread_yields_to_what_another_thread_has_stored(desk
 
 def seen(resource: str = R, fence: Fence = A, seq: int = 1, objects: int = 0, version: str | None = "v") -> Seen:
     now = datetime.now(UTC)
-    entries = {str(number): Entry("key", 1) for number in range(objects)}
-    published = Published("i" * 16, fence.number, fence.token, now, entries)
-    pointer = Pointer(resource, Mark(fence.number, fence.token, seq), now, ("*" + "i" * 16,), published)
+    entries = {str(number): Entry("key", 1, SHA256) for number in range(objects)}
+    new = published(fence, "i" * 16, now, entries)
+    pointer = Pointer(resource, Mark(fence.number, fence.token, seq), now, ("*" + "i" * 16,), new)
     return Seen(pointer, Version(version, None), 0.0)
 
 

@@ -13,7 +13,7 @@ from examples.servers import (
     ServerError,
     start_redis,
 )
-from tests.support.fixtures import missing_or_broken, newest_found
+from tests.support.fixtures import flush, missing_or_broken, newest_found
 from tests.support.sentinels import started
 
 
@@ -35,9 +35,7 @@ def _own_redis() -> Iterator[RedisServer]:
 @pytest.fixture
 def freezable_redis(_own_redis: RedisServer) -> Iterator[RedisServer]:
     """An empty Redis for the test to freeze. It is thawed afterwards, and shared by the tests of a file."""
-    with _own_redis.client(socket_timeout=60) as client:
-        client.flushall()
-    yield _own_redis
+    yield flush(_own_redis)
     _own_redis.thaw()
 
 

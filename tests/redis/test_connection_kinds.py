@@ -8,6 +8,7 @@ import pytest
 
 from examples.servers import RedisServer
 from fencing import CoordinatorUnavailable
+from tests.support.fixtures import RedisFactory
 from tests.support.sides import Side
 from tests.support.waiters import Queue, Waiter
 
@@ -27,9 +28,10 @@ def test_a_lock_is_taken_renewed_and_released(side: Side, any_redis: RedisServer
         client.client_kill_filter(_type="normal", skipme=True)
 
 
-def test_the_first_call_opens_one_connection(side: Side, any_redis: RedisServer) -> None:
-    client = any_redis.client()
-    coordinator = side.coordinator(any_redis.url)
+def test_the_first_call_opens_one_connection(side: Side, fresh_redis: RedisFactory) -> None:
+    server = fresh_redis()
+    client = server.client()
+    coordinator = side.coordinator(server.url)
     before = client.info("stats")["total_connections_received"]
     lease = side.call(coordinator.acquire, "r", timeout=5)
     assert client.info("stats")["total_connections_received"] == before + 1

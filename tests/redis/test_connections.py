@@ -71,12 +71,13 @@ def test_a_killed_connection_is_replaced(side: Side, any_redis: RedisServer) -> 
     assert side.call(lease.release) is True
 
 
-def test_the_connections_of_a_burst_are_given_up(any_redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_connections_of_a_burst_are_given_up(fresh_redis: RedisFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Many waiters make many requests at once. Afterwards one connection for those is enough, and the listener's."""
+    server = fresh_redis()
     monkeypatch.setattr(lending, "IDLE_SECONDS", 0.1)
     side = Side(False)
-    coordinator = side.coordinator(side.client(any_redis.url, client_name="app"))
-    admin = any_redis.client()
+    coordinator = side.coordinator(side.client(server.url, client_name="app"))
+    admin = server.client()
 
     def connections() -> int:
         return sum(each["name"] == "app" for each in admin.client_list(_type="normal"))
@@ -243,15 +244,16 @@ def test_a_single_connection_client_keeps_its_connection(side: Side, any_redis: 
 
 
 @pytest.mark.thorough
-def test_waiting_takes_no_connection_of_the_clients_pool(side: Side, any_redis: RedisServer) -> None:
-    before = len(any_redis.client().client_list(_type="normal"))
-    client = side.client(any_redis.url, max_connections=1)
+def test_waiting_takes_no_connection_of_the_clients_pool(side: Side, fresh_redis: RedisFactory) -> None:
+    server = fresh_redis()
+    before = len(server.client().client_list(_type="normal"))
+    client = side.client(server.url, max_connections=1)
     coordinator = side.coordinator(client)
     held = side.call(coordinator.acquire, "r")
     side.race([partial(refused_as_held, partial(side.call, coordinator.acquire, "r", timeout=1))] * 40)
     assert side.call(client.ping) is True
     assert side.call(held.release) is True
-    connected = len(any_redis.client().client_list(_type="normal"))
+    connected = len(server.client().client_list(_type="normal"))
     assert connected - before <= MAX_CONNECTIONS + 3
     side.call(client.aclose if side.asynchronous else client.close)
 
@@ -266,20 +268,21 @@ def test_locks_made_from_one_client_share_its_coordinator(any_redis: RedisServer
     one.coordinator.close()
 
 
-def test_clients_with_one_pool_have_one_coordinator(side: Side, any_redis: RedisServer) -> None:
+def test_clients_with_one_pool_have_one_coordinator(side: Side, fresh_redis: RedisFactory) -> None:
     """A web service makes a client for each request. The clients are gone before the locks are."""
+    server = fresh_redis()
     kind: Any = AsyncFencedLock if side.asynchronous else FencedLock
     package: Any = redis.asyncio if side.asynchronous else redis
-    before = len(any_redis.client().client_list(_type="normal"))
-    pool = package.ConnectionPool.from_url(any_redis.url)
+    before = len(server.client().client_list(_type="normal"))
+    pool = package.ConnectionPool.from_url(server.url)
     locks = [kind(package.Redis(connection_pool=pool), "r", ttl=60) for _ in range(40)]
     coordinators = {lock.coordinator for lock in locks}
     held = side.call(locks[0].acquire)
     side.race([partial(refused_as_held, partial(side.call, lock.acquire, timeout=0.5)) for lock in locks[1:]])
     assert side.call(held.release) is True
     assert len(coordinators) == 1
-    assert len(any_redis.client().client_list(_type="normal")) - before <= MAX_CONNECTIONS + 3
-    other = package.ConnectionPool.from_url(any_redis.url, db=1)
+    assert len(server.client().client_list(_type="normal")) - before <= MAX_CONNECTIONS + 3
+    other = package.ConnectionPool.from_url(server.url, db=1)
     assert kind(package.Redis(connection_pool=other), "r").coordinator not in coordinators
     side.call(coordinators.pop().close)
 
@@ -313,15 +316,16 @@ def test_a_shared_coordinator_that_was_closed_is_replaced(any_redis: RedisServer
     lock.coordinator.close()
 
 
-def test_each_event_loop_leaves_nothing_behind(any_redis: RedisServer) -> None:
+def test_each_event_loop_leaves_nothing_behind(fresh_redis: RedisFactory) -> None:
     """A worker that calls asyncio.run for each job, with one coordinator."""
-    coordinator = AsyncRedisCoordinator(redis.asyncio.Redis.from_url(any_redis.url))
-    client = any_redis.client()
+    server = fresh_redis()
+    coordinator = AsyncRedisCoordinator(redis.asyncio.Redis.from_url(server.url))
+    client = server.client()
 
     def connections() -> set[str]:
         return {connection["id"] for connection in client.client_list(_type="normal")}
 
-    before = connections()  # of other tests, too
+    before = connections()
 
     async def job() -> None:
         async with coordinator.hold("r", timeout=5):

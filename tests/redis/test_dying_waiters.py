@@ -52,12 +52,13 @@ def test_a_listener_without_a_connection_loses_its_entries_with_its_count(side: 
 
 
 @pytest.mark.thorough
-def test_a_killed_process_is_offered_nothing(side: Side, any_redis: RedisServer) -> None:
-    queue, coordinator = Queue(any_redis), side.coordinator(any_redis.url, ttl=30)
+def test_a_killed_process_is_offered_nothing(side: Side, fresh_redis: RedisFactory) -> None:
+    server = fresh_redis()
+    queue, coordinator = Queue(server), side.coordinator(server.url, ttl=30)
     holder = side.call(coordinator.acquire, "r")
-    with process(any_redis, side.name, 3) as first:
+    with process(server, side.name, 3) as first:
         queue.has(3)
-        waiter = Waiter(side, side.coordinator(any_redis.url, ttl=30))
+        waiter = Waiter(side, side.coordinator(server.url, ttl=30))
         queue.has(4)
         first.kill()
         wait_until(lambda: len(queue.client.client_list(_type="pubsub")) == 1)  # the server has noticed
@@ -171,8 +172,9 @@ def test_a_thread_that_does_not_release_is_succeeded_when_its_lease_ends(side: S
 
 
 @pytest.mark.thorough
-def test_waiters_survive_the_loss_of_their_connection(side: Side, any_redis: RedisServer) -> None:
-    queue, coordinator = Queue(any_redis), side.coordinator(any_redis.url, ttl=30)
+def test_waiters_survive_the_loss_of_their_connection(side: Side, fresh_redis: RedisFactory) -> None:
+    server = fresh_redis()
+    queue, coordinator = Queue(server), side.coordinator(server.url, ttl=30)
     holder = side.call(coordinator.acquire, "r")
     waiters = [Waiter(side, coordinator) for _ in range(5)]
     queue.has(5)

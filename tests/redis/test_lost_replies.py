@@ -15,7 +15,7 @@ from fencing.redis import client as redis_connections
 from fencing.redis import client_async
 from fencing.redis.scripts import ACQUIRE, RELEASE, REMINT, RENEW
 from tests.support import wait_until
-from tests.support.fixtures import ProxyFactory
+from tests.support.fixtures import ProxyFactory, RedisFactory
 from tests.support.redis_requests import asks_for
 from tests.support.sides import Side
 
@@ -78,12 +78,13 @@ def test_a_repeated_release_is_not_a_loss(side: Side, any_redis: RedisServer, pr
 
 
 def test_a_connection_that_died_while_idle_does_not_hide_a_loss(
-    side: Side, any_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+    side: Side, fresh_redis: RedisFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    server = fresh_redis()
     monkeypatch.setattr(redis_connections, "IDLE_SECONDS", -1)  # every connection counts as long idle
     monkeypatch.setattr(client_async, "IDLE_SECONDS", -1)
-    lease = side.call(side.coordinator(any_redis.url).acquire, "r")
-    client = any_redis.client()
+    lease = side.call(side.coordinator(server.url).acquire, "r")
+    client = server.client()
     client.delete("r")
     client.client_kill_filter(_type="normal", skipme=True)
     side.wait_until(lambda: len(client.client_list(_type="normal")) == 1)
@@ -91,13 +92,14 @@ def test_a_connection_that_died_while_idle_does_not_hide_a_loss(
 
 
 def test_a_connection_whose_end_is_seen_as_a_call_is_made_does_not_hide_a_loss(
-    any_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+    fresh_redis: RedisFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    server = fresh_redis()
     monkeypatch.setattr(client_async, "IDLE_SECONDS", -1)
     loop = asyncio.new_event_loop()
-    coordinator = AsyncRedisCoordinator(redis.asyncio.Redis.from_url(any_redis.url))
+    coordinator = AsyncRedisCoordinator(redis.asyncio.Redis.from_url(server.url))
     lease = loop.run_until_complete(coordinator.acquire("r"))
-    client = any_redis.client()
+    client = server.client()
     client.delete("r")
     client.client_kill_filter(_type="normal", skipme=True)
     wait_until(lambda: len(client.client_list(_type="normal")) == 1)  # the event loop stands still meanwhile

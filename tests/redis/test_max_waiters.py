@@ -15,6 +15,8 @@ from fencing.kernel.effects import run, run_async
 from fencing.kernel.fence import new_token
 from fencing.redis.calls import queue_call
 from tests.support import wait_until
+from tests.support.fixtures import RedisFactory
+from tests.support.redis_requests import scripts_run
 from tests.support.sides import Side
 from tests.support.waiters import KEYS, Queue, Waiter, process
 
@@ -91,17 +93,16 @@ def test_of_eight_racers_in_four_processes_exactly_three_wait(side: Side, any_re
     assert words == ["granted"] * 3 + ["refused"] * 5
 
 
-def test_a_refused_caller_sends_two_requests_and_leaves_nothing(
-    side: Side, any_redis: RedisServer, holder: Any, limited: Callable[[int], Any]
-) -> None:
+def test_a_refused_caller_sends_two_requests_and_leaves_nothing(side: Side, fresh_redis: RedisFactory) -> None:
     """A try, and one request to enlist. Nothing is released, and no listener has it as a waiter."""
-    queue, waiting = Queue(any_redis), limited(1)
+    server = fresh_redis()
+    holder = side.call(side.coordinator(server.url, ttl=30).acquire, "r")
+    waiting, other = (side.coordinator(server.url, ttl=30, max_waiters=1) for _ in range(2))
     waiter = Waiter(side, waiting)
-    queue.has(1)
-    other = limited(1)
-    before = any_redis.client().info("commandstats")["cmdstat_evalsha"]["calls"]
+    Queue(server).has(1)
+    before = scripts_run(server)
     assert side.expect(NotAcquired, other.acquire, "r", timeout=None).reason == "full"
-    assert any_redis.client().info("commandstats")["cmdstat_evalsha"]["calls"] - before == 2
+    assert scripts_run(server) - before == 2
     assert not side.call(partial(in_loop, other) if side.asynchronous else other._backend.is_waited_for, "r")
     assert side.call(other.try_acquire, "r") is None
     assert side.expect(NotAcquired, other.acquire, "r", timeout=0).reason == "held"

@@ -18,6 +18,7 @@ from fencing.redis.keys import keys_of
 from tests.support import wait_until
 from tests.support.bursts import MANY, burst_until
 from tests.support.fixtures import flush
+from tests.support.redis_requests import times_run
 from tests.support.sentinels import started
 from tests.support.sides import Account, Side
 from tests.support.waiters import Queue, Waiter
@@ -29,8 +30,7 @@ class Pair(NamedTuple):
 
     def calls(self, command: str) -> int:
         """Return how often the primary has run a command."""
-        client: Any = self.primary.client()
-        return int(client.info("commandstats").get(f"cmdstat_{command}", {"calls": 0})["calls"])
+        return times_run(self.primary, command)
 
 
 @pytest.fixture(scope="module")

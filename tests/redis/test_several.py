@@ -10,14 +10,11 @@ import pytest
 
 from examples.servers import RedisServer
 from fencing import LeaseLost, RedisCoordinator, hold_all
+from tests.support.fixtures import RedisFactory
+from tests.support.redis_requests import scripts_run
 from tests.support.sides import Side
 
 NAMES = ["c", "a", "b"]
-
-
-def scripts_run(server: RedisServer) -> int:
-    stats: Any = server.client().info("commandstats")
-    return sum(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("evalsha", "eval"))
 
 
 def in_block(side: Side, held: Any, body: Any) -> Any:
@@ -34,13 +31,14 @@ def in_block(side: Side, held: Any, body: Any) -> Any:
     return side.call(asynchronous if side.asynchronous else sync)
 
 
-def test_a_request_for_each_and_one_to_free_all(side: Side, any_redis: RedisServer) -> None:
-    coordinator = side.coordinator(any_redis.url)
+def test_a_request_for_each_and_one_to_free_all(side: Side, fresh_redis: RedisFactory) -> None:
+    server = fresh_redis()
+    coordinator = side.coordinator(server.url)
     in_block(side, coordinator.hold_all(NAMES, timeout=5), lambda leases: None)  # connects, and loads the scripts
-    before = scripts_run(any_redis)
+    before = scripts_run(server)
     in_block(side, coordinator.hold_all(NAMES, timeout=5), lambda leases: None)
-    assert scripts_run(any_redis) - before == len(NAMES) + 1
-    assert not any_redis.client().exists(*NAMES)
+    assert scripts_run(server) - before == len(NAMES) + 1
+    assert not server.client().exists(*NAMES)
 
 
 def test_waiters_get_the_locks_that_are_freed_together(side: Side, any_redis: RedisServer) -> None:

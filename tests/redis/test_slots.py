@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from typing import Any
 
 import pytest
 
@@ -18,14 +17,9 @@ from fencing.redis.keys import keys_of, slot_of
 from fencing.redis.plans import RedisPlans
 from fencing.redis.scripts import ACQUIRE_ANY, RELEASE_SEVERAL
 from tests.support import wait_until
-from tests.support.fixtures import ProxyFactory
-from tests.support.redis_requests import asks_for
+from tests.support.fixtures import ProxyFactory, RedisFactory
+from tests.support.redis_requests import asks_for, scripts_run
 from tests.support.sides import Side
-
-
-def scripts_run(server: RedisServer) -> int:
-    stats: Any = server.client().info("commandstats")
-    return sum(int(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"]) for name in ("evalsha", "eval"))
 
 
 def held(server: RedisServer, count: int) -> list[int]:
@@ -34,18 +28,19 @@ def held(server: RedisServer, count: int) -> list[int]:
     return [slot for slot in range(count) if client.exists(f"{{gpu}}#{slot}")]
 
 
-def test_a_try_is_one_request_whatever_is_held(side: Side, any_redis: RedisServer) -> None:
-    coordinator = side.coordinator(any_redis.url, ttl=60)
+def test_a_try_is_one_request_whatever_is_held(side: Side, fresh_redis: RedisFactory) -> None:
+    server = fresh_redis()
+    coordinator = side.coordinator(server.url, ttl=60)
     leases = [side.call(coordinator.slots("gpu", 64).acquire, timeout=10)]
-    before = scripts_run(any_redis)
+    before = scripts_run(server)
     leases += [side.call(coordinator.slots("gpu", 64).acquire, timeout=10) for _ in range(63)]
     assert side.call(coordinator.slots("gpu", 64).try_acquire) is None
-    assert scripts_run(any_redis) == before + 64
+    assert scripts_run(server) == before + 64
     assert sorted(lease.slot for lease in leases) == list(range(64))
     numbers = [lease.fence.number for lease in leases]
     assert numbers == sorted(set(numbers)), "the slots share a counter"
     side.call(coordinator.close)
-    assert held(any_redis, 64) == []
+    assert held(server, 64) == []
 
 
 @pytest.mark.parametrize("lost", ["reply", "request"])
@@ -66,22 +61,23 @@ def test_a_repeated_request_gets_the_slot_that_the_first_one_took(
 
 @pytest.mark.thorough
 def test_a_request_that_arrives_late_takes_no_second_slot(
-    side: Side, any_redis: RedisServer, proxy: ProxyFactory
+    side: Side, fresh_redis: RedisFactory, proxy: ProxyFactory
 ) -> None:
     """The first attempt hangs. The second one, on another connection, is granted. Then the first one arrives."""
-    slow, quick = proxy(any_redis), proxy(any_redis)
-    client = side.client(slow.url(any_redis.url), socket_timeout=0.3)
+    server = fresh_redis()
+    slow, quick = proxy(server), proxy(server)
+    client = side.client(slow.url(server.url), socket_timeout=0.3)
     coordinator = side.coordinator(client, ttl=30, renew=False)
     side.call(side.call(coordinator.acquire, "warm").release)  # a connection is open
     slow.silence()
     coordinator._backend._connections.factory.options["port"] = quick.port  # the next connection goes the other way
     lease = side.call(coordinator.slots("gpu", 4).acquire, timeout=20)
-    before = scripts_run(any_redis)
+    before = scripts_run(server)
     slow.restore()
     side.wait_until(lambda: slow.connections == 0)  # what was held back has arrived
-    side.wait_until(lambda: scripts_run(any_redis) > before)
-    assert held(any_redis, 4) == [lease.slot]
-    assert any_redis.client().get(lease.fence.resource) == lease.fence.token.encode()
+    side.wait_until(lambda: scripts_run(server) > before)
+    assert held(server, 4) == [lease.slot]
+    assert server.client().get(lease.fence.resource) == lease.fence.token.encode()
     assert side.call(lease.release) is True
 
 
@@ -98,7 +94,7 @@ def test_a_request_that_is_interrupted_leaves_no_slot_taken(any_redis: RedisServ
     before = signal.signal(signal.SIGUSR1, handle)
     try:
         with RedisCoordinator(Side(False).client(through.url(any_redis.url)), ttl=60) as coordinator:
-            coordinator.acquire("warm").release()
+            coordinator.slots("warm", 3).acquire().release()
             through.hold_reply_when(lambda request: asks_for(ACQUIRE_ANY, request))
 
             def interrupt() -> None:
@@ -142,7 +138,7 @@ def test_a_request_that_is_never_answered_is_given_back_in_each_slot() -> None:
 def test_a_task_that_is_cancelled_leaves_no_slot_taken(any_redis: RedisServer, proxy: ProxyFactory) -> None:
     side, through = Side(True), proxy(any_redis)
     coordinator = side.coordinator(through.url(any_redis.url), ttl=60)
-    side.call(side.call(coordinator.acquire, "warm").release)
+    side.call(side.call(coordinator.slots("warm", 3).acquire).release)
     through.hold_reply_when(lambda request: asks_for(ACQUIRE_ANY, request))
 
     async def story() -> None:
@@ -159,16 +155,17 @@ def test_a_task_that_is_cancelled_leaves_no_slot_taken(any_redis: RedisServer, p
 
 
 @pytest.mark.thorough
-def test_a_server_that_is_frozen_during_the_whole_call(side: Side, freezable_redis: RedisServer) -> None:
-    coordinator = side.coordinator(freezable_redis.url, ttl=60)
+def test_a_server_that_is_frozen_during_the_whole_call(side: Side, fresh_redis: RedisFactory) -> None:
+    server = fresh_redis()
+    coordinator = side.coordinator(server.url, ttl=60)
     side.call(side.call(coordinator.acquire, "warm").release)
-    before = scripts_run(freezable_redis)
-    freezable_redis.freeze()
+    before = scripts_run(server)
+    server.freeze()
     with pytest.raises(FencingError):
         side.call(coordinator.slots("gpu", 3).acquire, timeout=0.2)
-    freezable_redis.thaw()
-    side.wait_until(lambda: scripts_run(freezable_redis) > before)  # it ran after all
-    side.wait_until(lambda: not held(freezable_redis, 3))
+    server.thaw()
+    side.wait_until(lambda: scripts_run(server) > before)  # it ran after all
+    side.wait_until(lambda: not held(server, 3))
     lease = side.call(coordinator.slots("gpu", 1).acquire, timeout=30)
     side.call(lease.release)
 

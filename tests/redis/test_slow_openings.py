@@ -20,8 +20,9 @@ from fencing import CoordinatorUnavailable
 from fencing.kernel.opening import MOST_OVERDUE
 from fencing.kernel.waking import RECHECK_SECONDS
 from tests.support import wait_until
-from tests.support.fixtures import ProxyFactory
+from tests.support.fixtures import ProxyFactory, RedisFactory
 from tests.support.loops import until
+from tests.support.redis_requests import times_run
 from tests.support.sentinels import master_for
 from tests.support.servers import Proxy
 from tests.support.sides import Side
@@ -185,16 +186,12 @@ def test_one_node_of_a_cluster_that_drips_costs_the_others_no_lease(
 
 
 @pytest.mark.thorough
-def test_a_listening_connection_waits_for_a_late_reply(any_redis: RedisServer, proxy: ProxyFactory) -> None:
-    side, far = Side(False), proxy(any_redis)
-    coordinator = side.coordinator(side.client(far.url(any_redis.url), socket_timeout=60), ttl=60)
-    held = side.coordinator(any_redis.url, ttl=60).acquire("r")
-
-    def subscribed() -> int:
-        stats: Any = any_redis.client().info("commandstats")
-        return int(stats.get("cmdstat_subscribe", {"calls": 0})["calls"])
-
-    before = subscribed()
+def test_a_listening_connection_waits_for_a_late_reply(fresh_redis: RedisFactory, proxy: ProxyFactory) -> None:
+    side, server = Side(False), fresh_redis()
+    far = proxy(server)
+    coordinator = side.coordinator(side.client(far.url(server.url), socket_timeout=60), ttl=60)
+    held = side.coordinator(server.url, ttl=60).acquire("r")
+    before = times_run(server, "subscribe")
     late = far.hold_reply_when(lambda request: b"SUBSCRIBE" in request)
     waiter = threading.Thread(target=lambda: coordinator.acquire("r", timeout=60).release())
     waiter.start()
@@ -202,7 +199,7 @@ def test_a_listening_connection_waits_for_a_late_reply(any_redis: RedisServer, p
     time.sleep(3 * RECHECK_SECONDS)
     far.restore()
     wait_until(lambda: coordinator._backend._listener._connection is not None)
-    assert subscribed() == before + 1
+    assert times_run(server, "subscribe") == before + 1
     assert held.release() is True
     waiter.join(30)
     assert not waiter.is_alive()

@@ -22,7 +22,7 @@ from fencing.redis.listener import LEAST_LISTENING_SECONDS, Heartbeat
 from fencing.redis.scripts import ACQUIRE
 from tests.support import wait_until
 from tests.support.fixtures import ProxyFactory, RedisFactory
-from tests.support.redis_requests import asks_for
+from tests.support.redis_requests import asks_for, scripts_run, times_run
 from tests.support.sides import Side
 from tests.support.waiters import KEYS, Queue, Waiter, process
 
@@ -31,11 +31,6 @@ PROMPT = 8.0
 
 ACCEPT_SECONDS = 0.25
 """How long an offer lasts: ACCEPT_MS of lua/queue.lua."""
-
-
-def commands(server: RedisServer, name: str) -> int:
-    """Return how often clients and scripts have run it."""
-    return int(server.client().info("commandstats").get(f"cmdstat_{name}", {"calls": 0})["calls"])
 
 
 def test_waiters_are_served_in_the_order_they_came(redis_server: RedisServer) -> None:
@@ -95,21 +90,22 @@ def test_a_newcomer_does_not_overtake_a_waiter(side: Side, redis_server: RedisSe
 
 
 @pytest.mark.thorough
-def test_waiters_do_not_ask_while_the_lock_is_held(side: Side, any_redis: RedisServer) -> None:
+def test_waiters_do_not_ask_while_the_lock_is_held(side: Side, fresh_redis: RedisFactory) -> None:
     """But for one request when they are new no more: see lua/queue.lua."""
-    queue, coordinator = Queue(any_redis), side.coordinator(any_redis.url, ttl=60)
+    server = fresh_redis()
+    queue, coordinator = Queue(server), side.coordinator(server.url, ttl=60)
     holder = side.call(coordinator.acquire, "r")
-    before = commands(any_redis, "evalsha")
+    before = times_run(server, "evalsha")
     waiters = [Waiter(side, coordinator) for _ in range(8)]
     queue.has(8)
 
     def is_quiet() -> bool:
-        until_now = commands(any_redis, "evalsha")
+        until_now = times_run(server, "evalsha")
         time.sleep(0.5)  # time for requests that must not come
-        return bool(commands(any_redis, "evalsha") == until_now)
+        return bool(times_run(server, "evalsha") == until_now)
 
     wait_until(is_quiet)
-    asked = commands(any_redis, "evalsha") - before
+    asked = times_run(server, "evalsha") - before
     print(f"8 waiters of one process: {asked} requests")
     assert asked <= 8 * 3, "each may have asked for the lock, for its place, and once more"
     side.call(holder.release)
@@ -119,9 +115,10 @@ def test_waiters_do_not_ask_while_the_lock_is_held(side: Side, any_redis: RedisS
 @pytest.mark.thorough
 @pytest.mark.parametrize("count", [2, 8, 32])
 def test_a_grant_takes_three_commands_and_waiters_get_equal_shares(
-    side: Side, any_redis: RedisServer, count: int
+    side: Side, fresh_redis: RedisFactory, count: int
 ) -> None:
-    coordinator = side.coordinator(any_redis.url)
+    server = fresh_redis()
+    coordinator = side.coordinator(server.url)
     rounds = itertools.count()
     grants = [0] * count
     most = 20 * count
@@ -137,32 +134,33 @@ def test_a_grant_takes_three_commands_and_waiters_get_equal_shares(
     threads = [threading.Thread(target=work, args=(index,)) for index in range(count)]
     for thread in threads:
         thread.start()
-    Queue(any_redis).has(count)
-    before = commands(any_redis, "evalsha") - count
+    Queue(server).has(count)
+    before = times_run(server, "evalsha") - count
     side.call(holder.release)
     for thread in threads:
         thread.join()
-    asked = (commands(any_redis, "evalsha") - before) / sum(grants)
+    asked = (times_run(server, "evalsha") - before) / sum(grants)
     fairness = sum(grants) ** 2 / (count * sum(each**2 for each in grants))
     print(f"{count} waiters: {asked:.2f} commands a grant, Jain's index {fairness:.3f}")
     assert sum(grants) == most
     assert asked <= 3.5
     assert fairness >= 0.9
-    assert not Queue(any_redis).left_behind()
+    assert not Queue(server).left_behind()
 
 
 @pytest.mark.thorough
 def test_all_waiters_share_one_connection_and_none_of_the_clients(
-    side: Side, any_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+    side: Side, fresh_redis: RedisFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    server = fresh_redis()
     monkeypatch.setattr(Heartbeat, "LINGER_SECONDS", 0.5)
     monkeypatch.setattr(Heartbeat, "TICK_SECONDS", 0.1)
-    admin = any_redis.client()
-    client = side.client(any_redis.url, max_connections=1, client_name="app")
+    admin = server.client()
+    client = side.client(server.url, max_connections=1, client_name="app")
     coordinator = side.coordinator(client)
     holder = side.call(coordinator.acquire, "r")
     waiters = [Waiter(side, coordinator) for _ in range(20)]
-    Queue(any_redis).has(20)
+    Queue(server).has(20)
     listeners = [each for each in admin.client_list(_type="pubsub") if each["name"] == "app"]
     assert len(listeners) == 1
     assert side.call(client.ping) is True
@@ -174,14 +172,15 @@ def test_all_waiters_share_one_connection_and_none_of_the_clients(
 
 @pytest.mark.thorough
 def test_short_waits_in_a_row_share_a_connection(
-    side: Side, any_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+    side: Side, fresh_redis: RedisFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It stays open although no caller waits at the moments when the listener checks."""
+    server = fresh_redis()
     monkeypatch.setattr(Heartbeat, "LINGER_SECONDS", 0.6)
     monkeypatch.setattr(Heartbeat, "TICK_SECONDS", 0.1)
-    coordinator = side.coordinator(any_redis.url)
-    queue = Queue(any_redis)
-    before = commands(any_redis, "subscribe")
+    coordinator = side.coordinator(server.url)
+    queue = Queue(server)
+    before = times_run(server, "subscribe")
     stalls, last = 0, time.monotonic()
     for _ in range(7):
         holder = side.call(coordinator.acquire, "r")
@@ -193,7 +192,7 @@ def test_short_waits_in_a_row_share_a_connection(
         now = time.monotonic()
         stalls += now - last > 0.4  # a busy machine may have let the connection be closed
         last = now
-    assert commands(any_redis, "subscribe") <= before + 1 + stalls
+    assert times_run(server, "subscribe") <= before + 1 + stalls
 
 
 def test_each_event_loop_has_a_connection_of_its_own(any_redis: RedisServer) -> None:
@@ -313,19 +312,20 @@ def test_an_offer_without_a_waiter_is_declined(
     assert declined == ["g" * 22]
 
 
-def test_a_late_message_of_an_offer_frees_no_lock(side: Side, any_redis: RedisServer) -> None:
+def test_a_late_message_of_an_offer_frees_no_lock(side: Side, fresh_redis: RedisFactory) -> None:
     """The waiter has rechecked, and so accepted the offer by itself, before the message arrives."""
-    queue, permitted = Queue(any_redis), threading.Event()
-    holder = side.call(side.coordinator(any_redis.url).acquire, "r")
-    waiter = Waiter(side, side.coordinator(any_redis.url, ttl=60), hold=permitted)
+    server = fresh_redis()
+    queue, permitted = Queue(server), threading.Event()
+    holder = side.call(side.coordinator(server.url).acquire, "r")
+    waiter = Waiter(side, side.coordinator(server.url, ttl=60), hold=permitted)
     queue.has(1)
     [entry] = queue.entries()
     listener_name, token = entry.decode().split()
     side.call(holder.release)
     wait_until(lambda: waiter.lease is not None)
-    asked = commands(any_redis, "evalsha") + commands(any_redis, "eval")
+    asked = scripts_run(server)
     assert queue.client.publish(f"fencing:1:wake:{listener_name}", f"grant {token} r") == 1
-    wait_until(lambda: commands(any_redis, "evalsha") + commands(any_redis, "eval") > asked)  # it was declined
+    wait_until(lambda: scripts_run(server) > asked)  # it was declined
     assert queue.client.get("r") == token.encode()
     permitted.set()
     waiter.join()
@@ -445,16 +445,17 @@ def test_waiting_without_the_right_to_listen_says_which_right_is_missing(side: S
     assert waiter.join().error is None
 
 
-def test_closing_a_coordinator_ends_the_waiting_of_its_callers(side: Side, any_redis: RedisServer) -> None:
-    queue, coordinator = Queue(any_redis), side.coordinator(any_redis.url)
-    holder = side.call(side.coordinator(any_redis.url).acquire, "r")
+def test_closing_a_coordinator_ends_the_waiting_of_its_callers(side: Side, fresh_redis: RedisFactory) -> None:
+    server = fresh_redis()
+    queue, coordinator = Queue(server), side.coordinator(server.url)
+    holder = side.call(side.coordinator(server.url).acquire, "r")
     waiters = [Waiter(side, coordinator) for _ in range(3)]
     queue.has(3)
     side.call(coordinator.close)
     for waiter in waiters:
         assert isinstance(waiter.join().error, RuntimeError)
     wait_until(lambda: not queue.client.client_list(_type="pubsub"))
-    following = Waiter(side, side.coordinator(any_redis.url))
+    following = Waiter(side, side.coordinator(server.url))
     released_at = time.monotonic()
     side.call(holder.release)
     assert following.join().granted_at - released_at < PROMPT
@@ -498,19 +499,20 @@ def test_many_resources_on_one_connection(side: Side, any_redis: RedisServer) ->
 
 
 def test_a_listening_connection_that_ends_at_once_is_not_opened_again_and_again(
-    side: Side, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+    side: Side, redis_server: RedisServer, fresh_redis: RedisFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each end is noticed at once, also where it comes with the reply to SUBSCRIBE. No PING finds it out."""
+    server = fresh_redis(version=redis_server.series)
     monkeypatch.setattr(Heartbeat, "PING_SECONDS", 600.0)
-    client = redis_server.client()
-    held = side.call(side.coordinator(redis_server.url).acquire, "r")
-    waiter = Waiter(side, side.coordinator(redis_server.url))
+    client = server.client()
+    held = side.call(side.coordinator(server.url).acquire, "r")
+    waiter = Waiter(side, side.coordinator(server.url))
     wait_until(client.pubsub_channels)
-    before, began = commands(redis_server, "subscribe"), time.monotonic()
+    before, began = times_run(server, "subscribe"), time.monotonic()
     opened = 0
     while time.monotonic() - began < 2.5 or not opened:
         client.client_kill_filter(_type="pubsub")
-        opened = commands(redis_server, "subscribe") - before
+        opened = times_run(server, "subscribe") - before
         time.sleep(0.01)
         assert time.monotonic() - began < 60
     assert opened <= 2 + (time.monotonic() - began) / LEAST_LISTENING_SECONDS
@@ -519,19 +521,20 @@ def test_a_listening_connection_that_ends_at_once_is_not_opened_again_and_again(
 
 
 def test_waiters_listen_again_once_the_calls_have_left_a_server(
-    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+    redis_server: RedisServer, fresh_redis: RedisFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    server = fresh_redis(version=redis_server.series)
     monkeypatch.setattr(listener, "LEAST_LISTENING_SECONDS", 0.0)
-    side, client = Side(False), redis_server.client()
-    held = side.coordinator(redis_server.url, ttl=60).acquire("r")
-    coordinator = side.coordinator(redis_server.url, ttl=60)
+    side, client = Side(False), server.client()
+    held = side.coordinator(server.url, ttl=60).acquire("r")
+    coordinator = side.coordinator(server.url, ttl=60)
     waiter = Waiter(side, coordinator)
     wait_until(client.pubsub_channels)
-    before = commands(redis_server, "subscribe")
+    before = times_run(server, "subscribe")
     client.client_kill_filter(_type="normal")
     coordinator.lock("other").holder()
     coordinator._backend._listener._waiters.wake_all()  # as each does from time to time
-    wait_until(lambda: commands(redis_server, "subscribe") == before + 1)
+    wait_until(lambda: times_run(server, "subscribe") == before + 1)
     assert held.release() is True
     assert waiter.join().error is None
     for each in side.made:

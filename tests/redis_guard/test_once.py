@@ -88,6 +88,7 @@ def test_landed_knows_it_whatever_came_later(
     network, direct = proxy(any_redis), guard_of(Side(False), any_redis.url)
     guard = guard_of(side, network.url(any_redis.url), timeout=1)
     side.call(guard.write, MINE, ADD, claim=True)
+    direct.write(OTHER, ADD, claim=True, once=DAY)  # the server knows the script: its first reply is the write's
 
     def is_write(request: bytes) -> bool:
         return DAY.encode() in request

@@ -349,11 +349,12 @@ def test_a_function_of_one_node_that_fails_costs_no_lock(side: Side, fresh_nodes
 
 @pytest.mark.deep
 def test_the_connections_of_a_burst_are_given_up(
-    side: Side, redlock_nodes: RedlockNodes, monkeypatch: pytest.MonkeyPatch
+    side: Side, fresh_nodes: FreshNodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lending, "IDLE_SECONDS", 0.1)
-    coordinator = redlock_nodes.coordinator(side)
-    with redlock_nodes.servers[0].client() as admin:
+    nodes = fresh_nodes(longest_ttl=60.0)
+    coordinator = nodes.coordinator(side)
+    with nodes.servers[0].client() as admin:
 
         def connections() -> int:
             return len(admin.client_list(_type="normal"))

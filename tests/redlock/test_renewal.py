@@ -28,6 +28,7 @@ def test_what_others_did_to_one_lock_does_not_fail_the_renewal_of_the_rest(redlo
         assert holder is not None
         assert holder.remaining is not None
         assert least < holder.remaining <= least + 10
+        assert holder.waiting is None, "waiters stand in no queue"
     for server in redlock_nodes.servers:
         server.client().delete(names[0])
     assert [lease.release() for lease in leases] == [False, True, True, True]

@@ -57,8 +57,8 @@ def test_they_are_told(side: Side, roles: Roles, guard: Any, forger: str, caplog
     assert forger not in str(side.call(guard.verify))  # nothing is enforced yet
     with caplog.at_level(logging.WARNING, "fencing"):
         side.call(guard.enforce, "orders", resource=RESOURCE, role=roles.app)
-    [record] = caplog.records
-    assert f"can forge a mark and pass the check: {forger}; revoke" in record.getMessage()
+    [said] = [record.getMessage() for record in caplog.records if "forge" in record.getMessage()]
+    assert f"can forge a mark and pass the check: {forger}; revoke" in said
     report = str(side.call(guard.verify))
     assert f"the role {forger} may change fencing_marks directly, so it can forge a mark and pass the check" in report
     assert roles.app not in report
@@ -67,7 +67,7 @@ def test_they_are_told(side: Side, roles: Roles, guard: Any, forger: str, caplog
         admin.execute(SQL("REVOKE pg_write_all_data FROM {}").format(Identifier(forger)))
     caplog.clear()
     side.call(guard.enforce, "orders", resource=RESOURCE, role=roles.app)
-    assert not caplog.records
+    assert "forge" not in caplog.text
     assert forger not in str(side.call(guard.verify))
 
 

@@ -340,6 +340,8 @@ def test_an_attached_file(tmp_path: Path) -> None:
     assert "second.fencing_marks" in str(named.verify())
     with pytest.raises(GuardNotEnforceable, match=r"main\.fencing_marks is visible"):
         attached(tmp_path, "second")[1].claim(OLD)
+    with pytest.raises(GuardNotEnforceable, match="no table fencing_marks in the schema third, or no such schema, and"):
+        attached(tmp_path, "third")[1].verify()
     engine.dispose()
 
 

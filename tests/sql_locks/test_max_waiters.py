@@ -89,6 +89,7 @@ def test_the_place_of_a_waiter_that_died_is_free_when_its_time_is_over(locks: Lo
     coordinator = locks.coordinator(ttl=30, max_waiters=1, owner="a waiter")
     assert enlisted(locks, coordinator).waiters is None
     assert enlisted(locks, coordinator).waiters == 1
+    assert locks.side.call(coordinator.holder, "a").waiting is None, "those without a limit have no places"
     locks.sql(OVER)
     assert enlisted(locks, coordinator).waiters is None
     locks.side.call(held.release)

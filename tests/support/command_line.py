@@ -1,34 +1,17 @@
-"""The command line as a process, for tests."""
+"""A command under a lock, as a process that a test talks with."""
 
 from __future__ import annotations
 
 import select
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import IO
 
-from tests.support.commands import COMMAND
-from tests.support.commands import environment as environment_of_commands
+from tests.support.commands import COMMAND, environment
 
 SOON = 60.0
 """Seconds: a limit of the test. What is right takes much less."""
-
-FENCING = tuple(COMMAND)
-
-
-def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the environment of a command, without URLs of whoever runs the tests."""
-    return environment_of_commands(**(more or {}))
-
-
-def fencing(
-    *words: str, env: Mapping[str, str] | None = None, stdin: bytes = b""
-) -> subprocess.CompletedProcess[bytes]:
-    """Run a command to its end."""
-    return subprocess.run(
-        [*FENCING, *words], input=stdin, capture_output=True, env=environment(env), timeout=SOON, check=False
-    )
 
 
 class Started:
@@ -87,12 +70,12 @@ class Started:
 
 
 @contextmanager
-def started(*words: str, env: Mapping[str, str] | None = None) -> Iterator[Started]:
+def started(*words: str) -> Iterator[Started]:
     """Start a command. It is killed at the end."""
     pipe = subprocess.PIPE
     with ExitStack() as stack:
         process = subprocess.Popen(
-            [*FENCING, *words], stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, env=environment(env)
+            [*COMMAND, *words], stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, env=environment()
         )
         for stream in (process.stdin, process.stdout, process.stderr):
             assert stream is not None

@@ -140,10 +140,11 @@ def newest_local_series() -> str:
 
 
 def flush(server: RedisServer) -> RedisServer:
-    """Return the server, empty."""
+    """Return the server, empty: with no scripts either, so that no test needs that another one has run before."""
     with server.client(socket_timeout=60) as client:
         if server.external:
             client.flushdb()
         else:
             client.flushall()
+        client.script_flush()
     return server

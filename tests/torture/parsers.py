@@ -39,6 +39,7 @@ from storage_guards.kept import NOTHING_DONE, Done, DoneKeys, Kept, NoHolder
 from storage_guards.objects import pointer
 from storage_guards.objects.keys import DataKey, Directory
 from storage_guards.psycopg import sources
+from tests.support.object_publications import SHA256, published
 
 __all__ = ["PARSERS", "Parser", "Tally", "attack"]
 
@@ -255,8 +256,8 @@ def _pointer(chance: random.Random) -> pointer.Pointer:
         else:
             names = [_name(chance) for _ in range(chance.randrange(3))]
             keys = {name: Directory.data_key(fence, "u" * 16, name) for name in names}
-            objects = {name: pointer.Entry(key, chance.randrange(10**12)) for name, key in keys.items()}
-            state = pointer.with_publication(state, fence, mark, _id(chance), NOW, objects)
+            objects = {name: pointer.Entry(key, chance.randrange(10**12), SHA256) for name, key in keys.items()}
+            state = pointer.with_publication(state, fence, mark, published(fence, _id(chance), NOW, objects))
     assert state is not None
     if chance.random() < 0.2:
         state = replace(state, kept=NoHolder(chance.randrange(5), chance.randrange(5)))

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import os
 import threading
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import assert_type
 
@@ -60,6 +63,8 @@ from storage_guards import (
     ProbeReport,
     PsycopgGuard,
     Publication,
+    PublicationDiff,
+    PublicationFound,
     RedisGuard,
     RedisTransaction,
     SQLAlchemyGuard,
@@ -149,6 +154,7 @@ def work() -> int:
         for resource, holder in coordinator.holders("orders:*"):
             assert_type(resource, str)
             assert_type(holder, Holder)
+            assert_type(holder.waiting, int | None)
 
         @coordinator.locked("orders:{number}", timeout=5)
         def ship(lease: Lease, number: int, urgent: bool = False) -> str:
@@ -162,6 +168,11 @@ def work() -> int:
         def write_report(lease: Lease, day: str) -> str:
             return day
 
+        @coordinator.locked("report:{day}", busy=lambda error: error.waited)
+        def count_lines(lease: Lease, day: str) -> str:
+            return day
+
+        assert_type(count_lines("2026-11-23"), str | float)
         assert_type(write_report("2026-11-23"), str | None)
         coordinator.locked("r", busy="wait")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
         assert_type(ship(42, urgent=True), str)
@@ -220,7 +231,11 @@ def publish() -> None:
         assert_type(published["a.csv"], Entry)
         guard.publish(lease, {**published, "d.csv": b"4"}, replacing=published)
         guard.publish(lease.fence, {"only.csv": b"5"}, claim=True)
-        assert_type(guard.collect(lease, keep=2, older_than=3600), list[UploadFound])
+        assert_type(guard.publications("r"), list[PublicationFound])
+        if (yesterday := guard.read("r", at=datetime(2026, 1, 30, tzinfo=UTC))) is not None:
+            assert_type(published.diff(yesterday), PublicationDiff)
+            assert_type(guard.restore(lease, yesterday, replacing=published), Publication)
+        assert_type(guard.collect(lease, keep=2, older_than=3600, dry_run=True), list[UploadFound])
         stored = guard.get("today.csv")
         assert_type(stored, StoredObject | None)
         try:
@@ -230,6 +245,10 @@ def publish() -> None:
         except OutcomeUnknown as unknown:
             assert_type(guard.landed(unknown), bool | None)
         guard.delete(lease)
+        assert_type(published.urls(["a.csv"], base="s3a://bucket"), dict[str, str])
+        assert_type(published.signed_urls(60), dict[str, str])
+        file: io.BufferedIOBase = published.open("a.csv")
+        assert_type(file.seek(-3, os.SEEK_END), int)
     with guard.open("r", "a.csv") as stream:
         assert_type(stream, Stream)
         for chunk in stream:
@@ -247,6 +266,7 @@ async def publish_async(body: AsyncIterator[bytes]) -> None:
         assert_type(await guard.write(lease, "today.csv", b"6", replacing=None), StoredObject)
     async with await guard.open("r", "a.csv") as stream:
         assert_type(stream, AsyncStream)
+        assert_type(await stream.seek(-3, os.SEEK_END), int)
         async for chunk in stream:
             assert_type(chunk, bytes)
 

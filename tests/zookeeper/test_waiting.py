@@ -45,6 +45,37 @@ def watches_of(coordinator: Any) -> dict[str, int]:
     return {path: len(watches) for path, watches in session._child_watchers.items() if watches}
 
 
+def test_holder_tells_how_many_wait(side: ZooKeeperSide) -> None:
+    """From the reply that names the holder's node. Nodes of other programs count, too."""
+    coordinator, resource = side.coordinator(), name()
+    backend = coordinator._backend
+
+    async def list_async() -> list[Any]:
+        return [holder async for _, holder in coordinator.holders(resource)]
+
+    def waiting() -> list[Any]:
+        listed = side.call(list_async) if side.asynchronous else [each for _, each in coordinator.holders(resource)]
+        return [each.waiting for each in (side.call(coordinator.holder, resource), *listed)]
+
+    lease = side.call(coordinator.acquire, resource, timeout=10)
+    seen, places = [waiting()], []
+    for _ in range(2):
+        plan = backend.plan_queue(resource, new_token(), backend.settings, floor=0, deadline=backend.clock() + 30)
+        places.append(side.plan(coordinator, plan).place)
+    other = side.client.create(f"{LOCKS}/{quoted(resource)}/x__lock__", ephemeral=True, sequence=True)
+    seen.append(waiting())
+    side.client.delete(other)
+    for place in places:
+        seen.append(waiting())
+        side.plan(coordinator, place.plan_leave(deadline=backend.clock() + 30))
+    seen.append(waiting())
+    assert seen == [[each] * 2 for each in (0, 3, 2, 1, 0)]
+    faults = with_faults(coordinator)
+    side.call(coordinator.holder, resource)
+    assert faults.kinds == [["Sync", "GetChildren2"], ["GetData"]], "no request of its own"
+    assert side.call(lease.release)
+
+
 def test_waiters_get_the_lock_in_order_and_each_watches_one_node(side: ZooKeeperSide) -> None:
     resource, holder = name(), side.coordinator()
     held = side.call(holder.acquire, resource, timeout=10)

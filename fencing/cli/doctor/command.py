@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import textwrap
 from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -12,6 +15,7 @@ from fencing.cli.doctor.findings import Examined, Finding, NotExamined, status_o
 from fencing.cli.holders import Json
 from fencing.cli.output import say, say_json
 from fencing.cli.services import NoUrl, Services, local_file
+from fencing.cli.words import of_commands
 from fencing.kernel.errors import FencingError
 from fencing.locks.urls import redacted, scheme_of
 
@@ -21,6 +25,7 @@ LEVELS = {"ok": "green", "warning": "yellow", "wrong": "bold red", "unknown": "m
 
 INDENT = " " * 10
 PAGE = "docs/operations/command-line.md#fencing-doctor"
+URLS = "docs/operations/command-line.md#which-service"
 
 Store = Annotated[
     str | None,
@@ -49,7 +54,9 @@ Lock = Annotated[
 def doctor(
     services: Services, store: Store = None, write_probe: WriteProbe = False, lock: Lock = None, json: Json = False
 ) -> int:
-    """Examine each service that an option or the environment names. Say what is right, what is wrong, what to change.
+    """Say of each service what is wrong, and what to change.
+
+    It examines each one that an option or the environment names.
 
     Exit status: 0 nothing is wrong, 1 warnings, 2 something is wrong, 69 something could not be looked at.
     """
@@ -59,7 +66,16 @@ def doctor(
             "no URL says what to examine. Pass --redis, --redlock, --database, --store, --etcd or --zookeeper with a "
             "URL, or set FENCING_REDIS_URL, FENCING_DATABASE_URL or one like them"
         )
-    examined = [Examined(service, tuple(_findings(examine))) for service, examine in work]
+    examined, refused = [], []
+    for service, source, examine in work:
+        try:
+            findings = _findings(examine)
+        except (TypeError, ValueError) as error:
+            refused.append(f"{source}: {error}")
+            findings = [Finding("unknown", f"its URL is wrong: {error}", change=f"correct {source}", page=URLS)]
+        examined.append(Examined(service, tuple(findings)))
+    if len(refused) == len(work):
+        raise ValueError("; ".join(refused))
     if json:
         say_json([found for each in examined for found in each.as_json()])
     else:
@@ -72,40 +88,43 @@ Examination = Callable[[], Iterable[Finding]]
 
 def _work(
     services: Services, store: str | None, *, write_probe: bool, lock: str | None
-) -> list[tuple[str, Examination]]:
-    """Return what to examine: each service once, with its name.
-
-    Raises:
-        ValueError: a URL is wrong.
-    """
+) -> list[tuple[str, str, Examination]]:
+    """Return what to examine: each service once, with its name, and what names it."""
     named = {**services.found, **services.given}
-    work: dict[str, Examination] = {}
+    work: dict[str, tuple[str, Examination]] = {}
     for name in ("coordinator", "redis", "redlock", "database", "etcd", "zookeeper"):
         url = named.get(name)
         if isinstance(url, str):
-            work[redacted(url)] = _examination(url, lock)
+            work[redacted(url)] = services.sources[name], partial(_examine, url, lock)
         elif url is not None:
-            work[" ".join(map(redacted, url))] = _redlock(url, lock)
+            work[" ".join(map(redacted, url))] = services.sources[name], partial(_redlock, url, lock)
     if services.local:
         url = f"sqlite:///{local_file()}"
-        work[url] = _examination(url, lock)
+        work[url] = "--local", partial(_examine, url, lock)
     if store is not None:
-        work[redacted(store)] = _store(store, write_probe)
-    return list(work.items())
+        source = "the variable FENCING_STORE_URL" if store == os.environ.get("FENCING_STORE_URL") else "--store"
+        work[redacted(store)] = source, partial(_store, store, write_probe)
+    return [(service, source, examine) for service, (source, examine) in work.items()]
 
 
-def _examination(url: str, lock: str | None) -> Examination:
+def _examine(url: str, lock: str | None) -> Iterable[Finding]:
     scheme = scheme_of(url).partition("+")[0]
     if scheme in ("redis", "rediss", "unix"):
-        return lambda: _redis(url, lock)
+        return _redis(url, lock)
     if scheme in ("postgresql", "postgres", "mysql", "mariadb", "sqlite"):
-        return lambda: _database(url)
+        return _database(url)
     if scheme in ("etcd", "etcds"):
-        return lambda: _etcd(url)
+        return _etcd(url)
     if scheme == "zookeeper":
-        return lambda: _zookeeper(url)
-    return lambda: [
-        Finding("unknown", f"{scheme}:// is of another package", "The doctor knows no such service.", page=PAGE)
+        return _zookeeper(url)
+    return [
+        Finding(
+            "unknown",
+            f"{scheme}:// is of another package",
+            "The doctor knows no such service.",
+            "look at it with its own tools",
+            PAGE,
+        )
     ]
 
 
@@ -115,13 +134,10 @@ def _redis(url: str, lock: str | None) -> Iterable[Finding]:
     return redis.examine(url, lock)
 
 
-def _redlock(urls: Iterable[str], lock: str | None) -> Examination:
-    def examine() -> Iterable[Finding]:
-        from fencing.cli.doctor import redlock
+def _redlock(urls: Iterable[str], lock: str | None) -> Iterable[Finding]:
+    from fencing.cli.doctor import redlock
 
-        return redlock.examine(list(urls), lock)
-
-    return examine
+    return redlock.examine(list(urls), lock)
 
 
 def _database(url: str) -> Iterable[Finding]:
@@ -130,14 +146,11 @@ def _database(url: str) -> Iterable[Finding]:
     return databases.examine(url)
 
 
-def _store(url: str, write_probe: bool) -> Examination:
-    def examine() -> Iterable[Finding]:
-        from fencing.cli.doctor import stores
+def _store(url: str, write_probe: bool) -> Iterable[Finding]:
+    from fencing.cli.doctor import stores
 
-        return stores.examine(url, write_probe=write_probe)
-
-    scheme_of(url)  # a wrong one is refused before anything is examined
-    return examine
+    scheme_of(url)
+    return stores.examine(url, write_probe=write_probe)
 
 
 def _etcd(url: str) -> Iterable[Finding]:
@@ -156,15 +169,21 @@ RECHECK = "see that it runs, and that address, user and password are right"
 
 
 def _findings(examine: Examination) -> list[Finding]:
-    """Return what an examination finds; where it breaks off, what it had found, and why."""
+    """Return what an examination finds, each fact once; where it breaks off, what it had found, and why.
+
+    Raises:
+        TypeError, ValueError: the URL is wrong.
+    """
     found: list[Finding] = []
     try:
         for finding in examine():
-            found.append(finding)  # noqa: PERF402 - what came before an error counts
+            said = replace(finding, what=of_commands(finding.what), change=of_commands(finding.change))
+            if said not in found:
+                found.append(said)
     except NotExamined as error:
         found.append(Finding("unknown", redacted(str(error)), change=RECHECK, page=PAGE))
     except ModuleNotFoundError as error:
-        change = f"install {error.name}" if error.name else "install it"
+        change = "install it, as the message says"
         found.append(Finding("unknown", f"its client is not installed: {error}", change=change, page=PAGE))
     except (FencingError, OSError) as error:
         found.append(Finding("unknown", redacted(str(error)), change=RECHECK, page=PAGE))

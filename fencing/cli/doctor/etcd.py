@@ -199,7 +199,8 @@ def _rights(client: Client, user: str) -> Iterator[Finding]:
         roles = client.ask("auth/user/get", {"name": user}).get("roles", [])
         permissions = [each for role in roles for each in client.ask("auth/role/get", {"role": role}).get("perm", [])]
     except Refused as error:
-        yield Finding("unknown", f"the rights of the user were not looked at: {error}", page=OPERATOR)
+        change = f"look as an administrator:\netcdctl user get {user} --detail"
+        yield Finding("unknown", f"the rights of the user were not looked at: {error}", change=change, page=OPERATOR)
         return
     if "root" in roles or may_all(permissions):
         yield Finding("ok", "the user may read and write the keys that begin with fencing/1/", page=OPERATOR)
@@ -229,7 +230,8 @@ def _members(client: Client, named: int, statuses: list[dict[str, Any]]) -> Iter
     try:
         members = client.ask("cluster/member/list", {})["members"]
     except Refused as error:
-        yield Finding("unknown", f"the members were not looked at: {error}", page=OPERATOR)
+        change = "look as an administrator:\netcdctl member list"
+        yield Finding("unknown", f"the members were not looked at: {error}", change=change, page=OPERATOR)
         return
     voters = sum(not member.get("isLearner") for member in members)
     if voters < LEAST_MEMBERS or voters % 2 == 0:
@@ -264,7 +266,8 @@ def _alarms(client: Client) -> Iterator[Finding]:
     try:
         alarms = client.ask("maintenance/alarm", {"action": "GET"}).get("alarms", [])
     except Refused as error:
-        yield Finding("unknown", f"alarms were not looked at: {error}", page=FAILURES)
+        change = "look as an administrator:\netcdctl alarm list"
+        yield Finding("unknown", f"alarms were not looked at: {error}", change=change, page=FAILURES)
         return
     kinds = sorted({each.get("alarm", "NONE") for each in alarms})
     if "NOSPACE" in kinds:
@@ -290,7 +293,9 @@ def quota(size: int, most: int) -> Iterator[Finding]:
         most: the quota, in bytes; 0: not known.
     """
     if not most:
-        yield Finding("unknown", f"the database has {size:,} bytes; the quota is not shown", page=OPERATOR)
+        what = f"the database has {size:,} bytes; the quota is not shown"
+        change = "compare them with --quota-backend-bytes, which is 2 GiB by default:\netcdctl endpoint status"
+        yield Finding("unknown", what, change=change, page=OPERATOR)
     elif size > FULL * most:
         yield Finding(
             "warning",

@@ -114,7 +114,8 @@ def findings(client: Any, facts: Facts, *, is_cluster: bool = False) -> Iterator
     try:
         yield clock(*measured_offset(lambda: _seconds(client.time())))
     except NoPermissionError:
-        yield Finding("unknown", "the account may not run TIME: the clock was not looked at", page=PERMISSIONS)
+        what = "the account may not run TIME: the clock was not looked at"
+        yield Finding("unknown", what, change="give it the right:\nACL SETUSER worker +time", page=PERMISSIONS)
 
 
 def _seconds(answer: tuple[int, int]) -> float:

@@ -130,7 +130,7 @@ def _node(client: Any, lock: str | None, facts: list[redis_server.Facts]) -> Ite
                 "warning",
                 "it does not take part yet: no coordinator has admitted it",
                 "It grants nothing for longest_ttl after the first request.",
-                "for new servers, call coordinator.initialise() once; otherwise wait",
+                "for new servers, call initialise() of a RedlockCoordinator once, in Python; otherwise wait",
                 OPERATE,
             )
         else:

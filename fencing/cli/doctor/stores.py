@@ -53,12 +53,11 @@ def examine(url: str, *, write_probe: bool) -> Iterator[Finding]:
     if not write_probe:
         yield Finding(
             "unknown",
-            "whether the store keeps the conditions of writes was not tried out",
+            "whether the store keeps the conditions of writes was not tried out, nor the rights to put and to delete",
             "Only a write shows it. Some stores ignore conditions, and a guard on them would protect nothing.",
             f"pass --write-probe: it writes some small objects below {PREFIX}=probe/, and deletes them",
             STORES,
         )
-        yield Finding("unknown", "the rights to put and to delete were not tried out", page=PERMISSIONS)
         return
     yield from _probed(store_of(url))
 

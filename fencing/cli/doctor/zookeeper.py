@@ -174,7 +174,8 @@ def _session(host: str, port: int, ttl: float) -> Iterator[Finding]:
     try:
         least, most = kept_seconds(host, port, 1), kept_seconds(host, port, 2**31 - 1)
     except (OSError, struct.error) as error:
-        yield Finding("unknown", f"the limits of sessions were not looked at: {error}", page=OPERATOR)
+        change = "see that the servers answer, and look again"
+        yield Finding("unknown", f"the limits of sessions were not looked at: {error}", change=change, page=OPERATOR)
         return
     if least <= ttl <= most:
         yield Finding("ok", f"the servers keep sessions of {least:g} to {most:g} s: a ttl of {ttl:g} s", page=BELIEVES)
@@ -250,7 +251,9 @@ def rights_of(path: str, acl: list[Any], needed: int, us: str | None) -> Iterato
             OPERATOR,
         )
     elif missing and any(each.id.scheme in _OTHER_SCHEMES for each in acl):
-        yield Finding("unknown", f"whether we may {', '.join(missing)} at {path} is not to be seen", page=OPERATOR)
+        what = f"whether we may {', '.join(missing)} at {path} is not to be seen"
+        change = f"look in zkCli.sh as an administrator:\ngetAcl {path}"
+        yield Finding("unknown", what, change=change, page=OPERATOR)
     elif missing:
         yield Finding(
             "wrong",

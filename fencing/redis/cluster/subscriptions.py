@@ -185,6 +185,7 @@ class Subscriptions:
                 f"Redis at {address} does not let this user wait for locks: {error}; add the ACL rules "
                 f"{rules} +ping &fencing:1:wake:*",
                 address=address,
+                refused=True,
             )
         if isinstance(error, (RedisError, OSError)):
             return map_connect_error(error, address)

@@ -175,7 +175,7 @@ class Topology:
         if self.failure is not None and self._known == self._startup and self.owners.count(None) == SLOTS:
             if isinstance(self.failure, NoReply):
                 return NoReply(self.failure.cause, may_have_run=False)
-            return CoordinatorUnavailable(str(self.failure), address=self.failure.address)
+            return CoordinatorUnavailable(str(self.failure), address=self.failure.address, refused=self.failure.refused)
         text = f"no node has slot {slot}"
         return self._fault(
             "slots", text, f"Redis at {self.address} does not cover all slots: {text}; run redis-cli --cluster fix"
@@ -236,10 +236,12 @@ def explain_question(failure: Failure, node: Address) -> Failure:
             f"Redis at {address} is one server and no Redis Cluster; pass a redis.Redis, or for asyncio a "
             f"redis.asyncio.Redis",
             address=address,
+            refused=True,
         )
     if "permission" in text.lower():
         return CoordinatorUnavailable(
             f"Redis at {address} does not let this user ask for the nodes: {text}; add the ACL rule +cluster|slots",
             address=address,
+            refused=True,
         )
     return failure
