@@ -101,7 +101,7 @@ thorough deep: $(VENV)/.runtimes $(VENV)/.data
 
 thorough-mysql thorough-mysql-lts: thorough-%: $(VENV)/.dev .%/.installed
 	@PATH="$(CURDIR)/.$*/bin:$$PATH" $(BIN)/python -m tests.support.servers.mysql \
-		env $(PYTEST) $(SPREAD) $(HANGS) --thorough -k "mysql or mariadb" tests/sql tests/sql_locks tests/cli $(ARGS)
+		env $(PYTEST) $(SPREAD) $(HANGS) --thorough -k "mysql or mariadb" tests/sql tests/sql_locks tests/cli tests/contrib $(ARGS)
 
 .mysql/.installed .mysql-lts/.installed:
 	@echo "Unpacking a MySQL into $(@D), a minute or two, once."
