@@ -93,6 +93,9 @@ ROOMS = {
     "fencing.contrib.django": Room(
         (KERNEL, LOCKS, "fencing.coordinator", "fencing.sql.errors", *SHARED, "storage_guards.sql"), ("django",)
     ),
+    "fencing.contrib.answers": Room((KERNEL, "storage_guards.http")),
+    "fencing.contrib.flask": Room((KERNEL, "fencing.contrib.answers", "storage_guards.http"), ("flask",)),
+    "fencing.contrib.starlette": Room((KERNEL, "fencing.contrib.answers"), ("starlette",)),
     "fencing.__main__": Room(("fencing.cli",)),
     "fencing.urls": Room((*BACKEND, "fencing.redis.urls", "fencing.redlock")),
     "fencing.redis": Room(BACKEND, ("redis",)),
