@@ -232,6 +232,8 @@ ROOMS = {
     ),
     "storage_guards.psycopg": Room((KERNEL, "fencing.sql.errors", *SHARED, "storage_guards.sql"), ("psycopg",)),
     "storage_guards.objects": Room((KERNEL, *SHARED, "storage_guards.kept"), ("obstore",)),
+    "storage_guards.objects.progress": Room(("storage_guards.objects",), ("rich", "tqdm")),
+    "storage_guards.objects.staged_fsspec": Room(("storage_guards.objects",), ("fsspec",)),
     "storage_guards.objects.filesystem": Room(
         tuple(f"storage_guards.objects.{name}" for name in ("guard", "publication", "stream")), ("obstore", "fsspec")
     ),
