@@ -255,7 +255,8 @@ class Publishing:
         shown = published if states.fit_inline(objects) else replace(published, objects=None)
 
         def decide(now: Pointer | None) -> Pointer:
-            return states.with_publication(now, fence, self._admit(now, self._carried), shown, self._terms.once)
+            mark = self._admit(now, self._carried)
+            return states.with_publication(now, fence, mark, shown, self._terms.once, scope.now())
 
         yield Shielded(plan_write_pointer(scope, fence, decide, self._seen, self._terms.once))
         return published
