@@ -87,6 +87,7 @@ class Publishing:
         self._id = new_id()
         self._kept = dict(kept)
         self._added: dict[str, Entry | None] = {}  # None: its bytes are still coming
+        self._left: set[str] = set()  # names whose bytes may still be on their way to their keys
         self._written: dict[str, Written] = {}  # those that are not over
         self._carried: list[Entry] = []
         replaced = terms.replacing if isinstance(terms.replacing, PublicationBase) else None
@@ -145,7 +146,7 @@ class Publishing:
         except GeneratorExit:
             raise
         except BaseException as error:  # noqa: BLE001 - raised again, with its meaning
-            self._added.pop(name, None)
+            self._leave(name)
             raise self.explained(error)  # noqa: B904 - it sets the cause
         self._added[name] = entry
 
@@ -185,11 +186,17 @@ class Publishing:
     def remove(self, name: str) -> None:
         """Leave out an object, or all objects of a folder, whether kept or added."""
         inside = name.rstrip("/") + "/"
-        for objects in (self._kept, self._added):
-            for each in [each for each in list(objects) if each == name or each.startswith(inside)]:
-                if objects.get(each, ...) is None:
-                    raise ValueError(f"{each!r} is still being written; close its writer first")
-                objects.pop(each, None)
+        for each in self.names:
+            if each == name or each.startswith(inside):
+                self.remove_object(each)
+
+    def remove_object(self, name: str) -> None:
+        """Leave out one object, whether kept or added."""
+        if self._added.get(name, ...) is None:
+            raise ValueError(f"{name!r} is still being written; close its writer first")
+        self._kept.pop(name, None)
+        if name in self._added:
+            self._leave(name)
 
     @property
     def names(self) -> list[str]:
@@ -197,15 +204,20 @@ class Publishing:
         return [*self._kept, *(name for name in list(self._added) if name not in self._kept)]
 
     def _key(self, name: str) -> str:
-        return self._scope.directory.data_key(self._terms.fence, self._id, name)
+        """Return a key that nothing else is written to: an upload that was given up may arrive late."""
+        upload = new_id() if name in self._left else self._id
+        return self._scope.directory.data_key(self._terms.fence, upload, name)
+
+    def _leave(self, name: str) -> None:
+        self._left.add(name)
+        self._added.pop(name, None)
 
     def _begin_object(self, name: str) -> None:
         token: Any = object()
         if self._added.setdefault(name, token) is not token:
             raise ValueError(f"{name!r} was added before; remove it first, or choose another name")
         self._added[name] = None
-        if len(self._added) > MAX_OBJECTS:
-            raise ValueError(f"a publication has at most {MAX_OBJECTS} objects; pack some together")
+        _check_number(self._added)
 
     def end_object(self, name: str, entry: Entry) -> None:
         """Note that all bytes of an object have come."""
@@ -215,7 +227,7 @@ class Publishing:
     def forget_unfinished(self, name: str) -> None:
         """Leave out an object whose bytes have not all come."""
         if self._written.pop(name, None) is not None:
-            self._added.pop(name, None)
+            self._leave(name)
 
     def explained(self, error: BaseException) -> BaseException:
         """Return the error to raise for ``error``, which ended an upload."""
@@ -239,6 +251,9 @@ class Publishing:
             objects[name] = entry
         if not objects:
             raise ValueError("publish at least one object, or call delete() to make nothing current")
+        _check_number(objects)
+        if self._seen is not None:
+            yield from self._plan_know(self._carried, self._seen.pointer)
         at = scope.now()
         key = scope.directory.full(scope.directory.manifest_key(fence.number, fence.token, self._id))
         lines = Body("the manifest", manifest_lines(fence, self._id, at, objects), asynchronous=False)
@@ -255,7 +270,8 @@ class Publishing:
         shown = published if states.fit_inline(objects) else replace(published, objects=None)
 
         def decide(now: Pointer | None) -> Pointer:
-            return states.with_publication(now, fence, self._admit(now, self._carried), shown, self._terms.once)
+            mark = self._admit(now, self._carried)
+            return states.with_publication(now, fence, mark, shown, self._terms.once, scope.now())
 
         yield Shielded(plan_write_pointer(scope, fence, decide, self._seen, self._terms.once))
         return published
@@ -287,6 +303,11 @@ class Publishing:
         named = None if now is None else now.published
         if carried and named is not None and named.objects is None and named.id not in self._known:
             self._known[named.id] = (yield from plan_whole(self._scope, named, self._seconds)).objects or {}
+
+
+def _check_number(objects: Collection[str]) -> None:
+    if len(objects) > MAX_OBJECTS:
+        raise ValueError(f"a publication has at most {MAX_OBJECTS} objects, with those it keeps; pack some together")
 
 
 class Written:

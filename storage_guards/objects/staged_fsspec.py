@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 from typing import Any
 
@@ -26,7 +27,9 @@ class StagedFiles(AbstractFileSystem):  # type: ignore[misc]
             raise io.UnsupportedOperation(f"{path!r}: a publication in the making can only be written, not {mode!r}")
         name = _name(path)
         if mode == "wb":
-            self._staging.remove(name)
+            self._remove_file(name)
+        elif name in self._staging.names:
+            raise FileExistsError(errno.EEXIST, "it is in the publication already", path)
         return self._staging.open(name)
 
     def ls(self, path: str, detail: bool = True, **options: Any) -> list[Any]:
@@ -54,14 +57,20 @@ class StagedFiles(AbstractFileSystem):  # type: ignore[misc]
     def rm(self, path: Any, recursive: bool = False, maxdepth: int | None = None) -> None:
         """Leave out files, or folders with all that is in them."""
         for each in [path] if isinstance(path, str) else path:
-            self._staging.remove(_name(each))
+            if recursive:
+                self._staging.remove(_name(each))
+            else:
+                self.rm_file(each)
 
     def rm_file(self, path: str) -> None:
-        """Leave out a file."""
-        self._staging.remove(_name(path))
+        """Leave out a file, and not what is in a folder of its name."""
+        self._remove_file(_name(path))
 
     def rmdir(self, path: str) -> None:
         """Do nothing: a folder is there if something is in it."""
+
+    def _remove_file(self, name: str) -> None:
+        self._staging._publishing.remove_object(name)
 
 
 def _name(path: str) -> str:

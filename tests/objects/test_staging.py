@@ -11,13 +11,16 @@ from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from obstore.store import MemoryStore
 
 from fencing import Fence, GuardUnavailable, OutcomeUnknown, StaleFence, StaleRead
 from storage_guards import Upload
-from storage_guards.objects import uploads
+from storage_guards.objects import pointer as states
+from storage_guards.objects import publishing, uploads
+from storage_guards.objects.keys import Directory
 from storage_guards.objects.requests import Begin, Finish
 from tests.support.object_faults import FaultyStore
 from tests.support.object_guards import PublicationDesk as Desk
@@ -348,7 +351,118 @@ def test_small_writes_are_gathered(side: Side) -> None:
     assert sum(map(len, desk.store.pieces)) == 4_000_000
 
 
+# Added again
+
+
+class Overtaken(FaultyStore):
+    """Of the objects that are called x, the first arrives after the second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.objects = 0
+        self.second: asyncio.Event | None = None
+
+    async def put_async(self, path: str, file: Any, **options: Any) -> Any:
+        if not path.endswith("/~/x"):
+            return await super().put_async(path, file, **options)
+        self.second = self.second or asyncio.Event()
+        self.objects += 1
+        if self.objects == 1:
+            await self.second.wait()
+        stored = await super().put_async(path, file, **options)
+        self.second.set()
+        return stored
+
+
+def test_an_object_that_is_added_again_has_the_later_bytes(side: Side) -> None:
+    """The earlier ones are still on their way, to another key."""
+    desk = Desk(side, Overtaken())
+    desk.call(desk.guard.claim, A)
+
+    def work(new: Any) -> Iterator[Any]:
+        yield new.add("x", b"1")
+        new.remove("x")
+        yield new.add("x", b"2")
+
+    staged(desk, work)
+    assert desk.current == {"x": b"2"}
+    assert len(set(data_puts(desk))) == len(data_puts(desk)) == 2
+
+
+def test_a_writer_that_broke_off_and_its_successor_have_two_keys(faulty: Desk) -> None:
+    """What the store was sent of the first may arrive late."""
+
+    def work(new: Any) -> Iterator[Any]:
+        first = new.open("x")
+        yield first.write(b"1")
+        yield close_with(faulty, first, ZeroDivisionError())
+        second = new.open("x")
+        yield second.write(b"2")
+        yield second.close()
+
+    keys: list[str] = []
+    make_key = Directory.data_key
+
+    def noted(*args: Any) -> str:
+        keys.append(make_key(*args))
+        return keys[-1]
+
+    with mock.patch.object(Directory, "data_key", staticmethod(noted)):
+        staged(faulty, work)
+    assert faulty.current == {"x": b"2"}
+    assert len(set(keys)) == len(keys) == 2
+
+
+def close_with(desk: Desk, writer: Any, error: Exception) -> Any:
+    """End the block of a writer by an error."""
+    if desk.side.asynchronous:
+        return writer.__aexit__(type(error), error, None)
+    return writer.__exit__(type(error), error, None)
+
+
 # Keeping
+
+
+@pytest.mark.parametrize("number", [3, states.MOST_INLINE + 1])
+def test_entries_of_the_current_publication_are_added(desk: Desk, number: int) -> None:
+    """Also of one whose pointer has no objects."""
+    first = desk.publish(A, {f"{index}": b"1" for index in range(number)}, claim=True)
+    staged(Desk(desk.side, desk.store), lambda new: (new.add(name, first[name]) for name in ("0", "1")))
+    assert desk.current == {"0": b"1", "1": b"1"}
+    second = desk.publish(A, dict.fromkeys(first, b"1"))
+    desk.call(Desk(desk.side, desk.store).guard.publish, A, iter([("0", second["0"])]))
+    assert desk.current == {"0": b"1"}
+    with pytest.raises(StaleRead):
+        staged(desk, lambda new: [new.add("1", second["1"])])
+
+
+def test_too_many_objects_are_refused_with_those_that_are_kept(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They could not be read."""
+    monkeypatch.setattr(publishing, "MAX_OBJECTS", 3)
+    first = desk.publish(A, {"a": b"1", "b": b"2"}, claim=True)
+    error = desk.refused(ValueError, A, {"c": b"3", "d": b"4"}, keeping=first)
+    assert "at most 3 objects, with those it keeps" in error
+    desk.publish(A, {"b": b"3", "c": b"4"}, keeping=first)
+    assert desk.current == {"a": b"1", "b": b"3", "c": b"4"}
+
+
+def test_a_file_that_is_written_or_removed_leaves_what_is_in_a_folder_of_its_name(desk: Desk) -> None:
+    if desk.side.asynchronous:
+        pytest.skip("libraries write into the sync guard")
+    pytest.importorskip("fsspec")
+    first = desk.publish(A, {"a": b"1", "a/b": b"2", "c": b"3", "c/d": b"4", "e/f": b"5"}, claim=True)
+    with desk.guard.publishing(A, keeping=first) as new:
+        files = new.filesystem()
+        with files.open("a", "wb") as file:
+            file.write(b"6")
+        with pytest.raises(FileExistsError):
+            files.open("a/b", "xb")
+        files.rm("c")
+        files.rm_file("e")
+    assert desk.current == {"a": b"6", "a/b": b"2", "c/d": b"4", "e/f": b"5"}
+    with desk.guard.publishing(A, keeping=new.publication) as new:
+        new.filesystem().rm("c", recursive=True)
+    assert desk.current == {"a": b"6", "a/b": b"2", "e/f": b"5"}
 
 
 def test_appending_and_replacing_a_partition(faulty: Desk) -> None:
