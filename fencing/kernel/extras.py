@@ -7,6 +7,7 @@ from typing import NoReturn
 _EXTRAS = {
     "aiomysql": "mysql",
     "asyncpg": "asyncpg",
+    "fsspec": "fsspec",
     "httptools": "etcd",
     "httpx2": "http",
     "kazoo": "zookeeper",

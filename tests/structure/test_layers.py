@@ -227,6 +227,9 @@ ROOMS = {
     ),
     "storage_guards.psycopg": Room((KERNEL, "fencing.sql.errors", *SHARED, "storage_guards.sql"), ("psycopg",)),
     "storage_guards.objects": Room((KERNEL, *SHARED, "storage_guards.kept"), ("obstore",)),
+    "storage_guards.objects.filesystem": Room(
+        tuple(f"storage_guards.objects.{name}" for name in ("guard", "publication", "stream")), ("obstore", "fsspec")
+    ),
     "storage_guards.redis": Room((*REDIS_CLIENT, *SHARED), ("redis",)),
     "storage_guards.redis.clients": Room(
         (*REDIS_CONNECTIONS, "fencing.redis.connection_factory"), ("redis",)
