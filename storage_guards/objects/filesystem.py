@@ -97,7 +97,7 @@ class FencedFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has n
         resource, name = self._split(path)
         publication = self.publication(resource)
         if name in publication:
-            return self._file(publication, name)
+            return _file(publication, name, publication.bucket_keys([name]))
         if name in self._tree(publication):
             return _directory(_path(resource, name))
         raise FileNotFoundError(errno.ENOENT, f"it is not in the publication {publication.id}", path)
@@ -168,12 +168,13 @@ class FencedFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has n
         resource = publication.resource
         if resource not in self._trees:
             tree: dict[str, list[Info]] = {"": []}
+            keys = publication.bucket_keys()
             for name in publication:
                 if not all(name.split("/")):
                     raise ValueError(f"{name!r} has an empty part, so no directory can show it; open it by its name")
                 parent = name.rpartition("/")[0]
                 self._add(tree, resource, parent)
-                tree[parent].append(self._file(publication, name))
+                tree[parent].append(_file(publication, name, keys))
             self._trees[resource] = tree
         return self._trees[resource]
 
@@ -188,15 +189,11 @@ class FencedFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has n
             tree[each] = []
             tree[each.rpartition("/")[0]].append(_directory(_path(resource, each)))
 
-    def _file(self, publication: Publication, name: str) -> Info:
-        entry = publication[name]
-        return {
-            "name": _path(publication.resource, name),
-            "type": "file",
-            "size": entry.size,
-            "sha256": entry.sha256,
-            "key": publication.bucket_keys([name])[name],
-        }
+
+def _file(publication: Publication, name: str, keys: Mapping[str, str]) -> Info:
+    entry = publication[name]
+    path = _path(publication.resource, name)
+    return {"name": path, "type": "file", "size": entry.size, "sha256": entry.sha256, "key": keys[name]}
 
 
 def _path(resource: str, name: str) -> str:

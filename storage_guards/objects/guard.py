@@ -172,8 +172,8 @@ class ObjectStoreGuard(ProbedOnce):
 
         Args:
             resource: the name of the lock.
-            at: the id of a publication that :meth:`publications` lists; the number of a fence, for the last that it
-                published; or a datetime, for what was current then, by the publishers' clocks. None: now.
+            at: the id of a publication that :meth:`publications` lists. Or the number of a fence: the last that it
+                published. Or a datetime: what was current then, by the publishers' clocks. None: now.
 
         Raises:
             TypeError, ValueError: ``at`` is malformed. The text says how.

@@ -13,6 +13,7 @@ from fencing.kernel.effects import Plan
 from fencing.kernel.errors import GuardUnavailable, StaleRead
 from storage_guards.objects.batch import BYTES_AT_ONCE
 from storage_guards.objects.changes import plan_gets
+from storage_guards.objects.keys import Directory
 from storage_guards.objects.locations import can_sign, key_in_bucket, url_in
 from storage_guards.objects.pointer import Entry, Published
 from storage_guards.objects.requests import Get, Lost, Open, Read, Sign
@@ -156,11 +157,16 @@ class PublicationBase(Mapping[str, Entry]):
     def _perform(self, plan: Plan[Any]) -> Any:
         return self._guard._run(plan)
 
+    @property
+    def _directory(self) -> Directory:
+        return self._guard._layout.directory(self.resource)  # type: ignore[no-any-return]
+
     def _full_key(self, entry: Entry) -> str:
-        return self._guard._layout.directory(self.resource).full(entry.key)  # type: ignore[no-any-return]
+        return self._directory.full(entry.key)
 
     def _located(self, names: Iterable[str] | None, place: Callable[[str], str]) -> dict[str, str]:
-        return {name: place(self._full_key(entry)) for name, entry in self._entries(names).items()}
+        directory = self._directory
+        return {name: place(directory.full(entry.key)) for name, entry in self._entries(names).items()}
 
     def _entries(self, names: Iterable[str] | None) -> dict[str, Entry]:
         if isinstance(names, str):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import os
 import threading
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
@@ -238,6 +240,10 @@ def publish() -> None:
         except OutcomeUnknown as unknown:
             assert_type(guard.landed(unknown), bool | None)
         guard.delete(lease)
+        assert_type(published.urls(["a.csv"], base="s3a://bucket"), dict[str, str])
+        assert_type(published.signed_urls(60), dict[str, str])
+        file: io.BufferedIOBase = published.open("a.csv")
+        assert_type(file.seek(-3, os.SEEK_END), int)
     with guard.open("r", "a.csv") as stream:
         assert_type(stream, Stream)
         for chunk in stream:
@@ -255,6 +261,7 @@ async def publish_async(body: AsyncIterator[bytes]) -> None:
         assert_type(await guard.write(lease, "today.csv", b"6", replacing=None), StoredObject)
     async with await guard.open("r", "a.csv") as stream:
         assert_type(stream, AsyncStream)
+        assert_type(await stream.seek(-3, os.SEEK_END), int)
         async for chunk in stream:
             assert_type(chunk, bytes)
 
