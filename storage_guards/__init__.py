@@ -33,8 +33,13 @@ if TYPE_CHECKING:
     from storage_guards.objects.publication import Publication as Publication
     from storage_guards.objects.publication_async import AsyncPublication as AsyncPublication
     from storage_guards.objects.reading import PublicationDiff as PublicationDiff
+    from storage_guards.objects.staging import Staging as Staging
+    from storage_guards.objects.staging import Writer as Writer
+    from storage_guards.objects.staging_async import AsyncStaging as AsyncStaging
+    from storage_guards.objects.staging_async import AsyncWriter as AsyncWriter
     from storage_guards.objects.stream import Stream as Stream
     from storage_guards.objects.stream_async import AsyncStream as AsyncStream
+    from storage_guards.objects.upload import Upload as Upload
     from storage_guards.psycopg.guard import PsycopgGuard as PsycopgGuard
     from storage_guards.psycopg.guard_async import AsyncPsycopgGuard as AsyncPsycopgGuard
     from storage_guards.redis.guard import RedisGuard as RedisGuard
@@ -68,6 +73,9 @@ _HOME = {
     "objects.probe": ("ProbeReport",),
     "objects.publication": ("Publication",),
     "objects.publication_async": ("AsyncPublication",),
+    "objects.staging": ("Staging", "Writer"),
+    "objects.staging_async": ("AsyncStaging", "AsyncWriter"),
+    "objects.upload": ("Upload",),
     "objects.reading": ("PublicationDiff",),
     "objects.stream": ("Stream",),
     "objects.stream_async": ("AsyncStream",),

@@ -229,6 +229,11 @@ class ObjectIO:
             raise Lost("the client without repetitions is not of the same store")
         return found
 
+    @property
+    def has_tags(self) -> bool:
+        """Whether the store keeps tags of objects. obstore drops them for Google Cloud Storage, and says nothing."""
+        return not isinstance(self.store, GCSStore)
+
     async def _find(self, key: str, **options: Any) -> Any:
         try:
             return await self.store.get_async(key, options=options or None)
@@ -269,6 +274,7 @@ class ObjectIO:
             attributes=dict(request.attributes) or None,
             mode=self._mode(request),
             use_multipart=False,
+            **_tags(request),
         )
         try:
             result = await _bounded(put, request.seconds, action, conditional=request.condition is not None)
@@ -402,6 +408,10 @@ def write_etag(e_tag: str, form: str) -> str:
     return e_tag
 
 
+def _tags(request: Put | Begin) -> dict[str, Any]:
+    return {"tags": dict(request.tags)} if request.tags else {}
+
+
 async def _next(iterator: Any) -> Any:
     try:
         return await iterator.__anext__()
@@ -468,9 +478,11 @@ class _Upload:
         put = self._store.put_async(
             self._begin.key,
             self._queued_pieces(),
+            attributes=dict(self._begin.attributes) or None,
             use_multipart=True,
             chunk_size=self._begin.part_size,
             max_concurrency=PARTS_AT_ONCE,
+            **_tags(self._begin),
         )
         try:
             await _bounded(put, None, self._action)  # bounded by the waits in send() and finish()

@@ -23,6 +23,10 @@ Clock = Callable[[], float]
 PAGE = 1000
 """Objects of one page of a listing."""
 
+MOST_BEFORE = 32
+"""How many requests of other threads may have to end before there is room for one in a batch. It is for a backstop
+only, because the batch itself raises where none of them ends."""
+
 
 class Conflict(Exception):
     """The store refused a conditional put. Or it did the put and refused the repetition of its own client."""
@@ -96,6 +100,7 @@ class Put:
     attributes: Mapping[str, str] = field(default_factory=dict)
     form: str | None = None
     """The form of the ETag in the condition. None: the form that the probe found."""
+    tags: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +173,8 @@ class Begin:
     key: str
     part_size: int
     seconds: float
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    tags: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +206,7 @@ class Add:
 
     @property
     def seconds(self) -> float:
-        return 2 * self.request.seconds
+        return MOST_BEFORE * self.request.seconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,12 +59,15 @@ def test_the_examples_work(
         if "guard" in names:
             current = ObjectStoreGuard(direct).read("sales")
             totals.append(None if current is None else int(current.read("total")))
-    # published; read, changed, published; partitions; restored; deleted; in place; published, whatever was lost; only
-    # stores
-    assert totals == [100, 105, 105, 100, None, None, 101, 101]
+    # published; read, changed, published; partitions; datasets; restored; deleted; in place; published, whatever was
+    # lost; only stores
+    assert totals == [100, 105, 105, 105, 100, None, None, 101, 101]
     [part] = names["keys"]
     assert part.endswith("/~/year=2026/month=11/part-0.csv")
     assert bytes(direct.get(part).bytes()) == b"north,40\n"
+    months = ObjectStoreGuard(direct).read("months")
+    assert months is not None
+    assert set(months) == {"month=11/new.csv", "month=12/more.csv", "month=12/part-0.parquet", "readme", "total.csv"}
     assert bytes(direct.get("exports/total").bytes()) == b"0\n"
     assert asked == {"nothing": [], "reply": [True], "request": [False]}[lost]
     assert names["total"] == 0

@@ -17,8 +17,9 @@ from obstore.exceptions import GenericError
 from obstore.store import MemoryStore
 
 from fencing import Fence, GuardUnavailable, StaleFence, StaleRead
-from storage_guards.objects.plans import ANYTHING, SMALL
-from storage_guards.objects.requests import Get, Next, OpenBody
+from storage_guards.objects.plans import ANYTHING
+from storage_guards.objects.requests import BeginBatch, Get, Next, OpenBody
+from storage_guards.objects.uploads import SMALL
 from tests.support.object_faults import FaultyStore
 from tests.support.object_guards import Place
 from tests.support.object_guards import PublicationDesk as Desk
@@ -203,7 +204,8 @@ def test_bad_arguments_are_refused_before_anything_is_sent(side: Side) -> None:
     for name in ("", "x" * 1025, "\ud800"):
         desk.refused(ValueError, A, {"a": b"", name: b""})
     desk.refused(TypeError, A, {7: b""})
-    desk.refused(TypeError, A, [("x", b"")])
+    for objects in (7, "x", b"x", [b"x"], [["x", b""]]):
+        desk.refused(TypeError, A, objects)
     desk.refused(TypeError, A, {"x": b""}, replacing="x")
     desk.refused(StaleFence, Fence(R, 1, "x" * 22), {"x": b""})
     desk.refused(StaleRead, A, {"x": b""}, replacing=None)
@@ -292,6 +294,7 @@ def test_a_discarded_publication_ends_silently(desk: Desk) -> None:
     """As when a loop is closed with it in there."""
     _, plan = desk.guard._plan_publish(A, {"x": iter([b"1"])}, True, ANYTHING)
     assert isinstance(next(plan), Get)
+    assert isinstance(plan.send(None), BeginBatch)
     opened = plan.send(None)
     assert isinstance(opened, OpenBody)
     assert isinstance(plan.send(desk.call(desk.guard._perform, opened)), Next)

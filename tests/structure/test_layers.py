@@ -230,6 +230,8 @@ ROOMS = {
     "storage_guards.objects.filesystem": Room(
         tuple(f"storage_guards.objects.{name}" for name in ("guard", "publication", "stream")), ("obstore", "fsspec")
     ),
+    "storage_guards.objects.progress": Room(("storage_guards.objects",), ("rich", "tqdm")),
+    "storage_guards.objects.staged_fsspec": Room(("storage_guards.objects",), ("fsspec",)),
     "storage_guards.redis": Room((*REDIS_CLIENT, *SHARED), ("redis",)),
     "storage_guards.redis.clients": Room(
         (*REDIS_CONNECTIONS, "fencing.redis.connection_factory"), ("redis",)
