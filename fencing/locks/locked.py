@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 import inspect
 import warnings
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Hashable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from string import Formatter
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, get_args, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, cast, get_args, overload
 
 from fencing.kernel.errors import NotAcquired
 from fencing.kernel.fence import check_resource
@@ -217,8 +217,7 @@ MOST_KINDS = 256
 
 def _is_stream(result: object) -> bool:
     """Return whether this is a generator, or a response that a framework reads piece by piece."""
-    result_class: type[Any] = type(result)
-    kind = _kind_of(result_class)
+    kind = _kind_of(cast(Hashable, type(result)))
     return kind == "stream" or (kind == "response" and getattr(result, "is_streamed", False) is True)
 
 

@@ -2172,6 +2172,32 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/http/test_gate.py::test_no_answer_says_retry_once_the_handler_has_begun[wsgi]",),
     ),
     Mutant(
+        "a-busy-lock-behind-a-gate-says-retry",
+        "fencing/contrib/answers.py",
+        "if GATE_KEY in scope_or_environ:",
+        "if False:",
+        ("tests/contrib/test_answers.py::test_behind_a_gate_nothing_says_retry",),
+    ),
+    Mutant(
+        "a-request-that-waits-for-itself-is-told-to-retry",
+        "fencing/contrib/answers.py",
+        'if error.held_by_this in ("thread", "task"):',
+        "if False:",
+        ("tests/contrib/test_answers.py::test_what_no_retry_helps_is_raised[error1]",),
+    ),
+    Mutant(
+        "a-stream-leaves-its-lock-unnoticed",
+        "fencing/locks/locked.py",
+        "return noting_stream(await function(*args, **kwargs), function)",
+        "return await function(*args, **kwargs)",
+        (
+            (
+                "tests/locks/test_locked.py"
+                "::test_a_result_that_is_read_without_the_lock_is_warned_of[async-StreamingResponse]"
+            ),
+        ),
+    ),
+    Mutant(
         "any-200-acknowledges-a-claim",
         "storage_guards/http/base.py",
         'if self._content(reply).get("claimed") != numbers_of(fences):',
