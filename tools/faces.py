@@ -48,6 +48,7 @@ PAIRS = tuple(
         "storage_guards/memory/guard",
         "storage_guards/objects/guard",
         "storage_guards/objects/publication",
+        "storage_guards/objects/staging",
         "storage_guards/psycopg/guard",
         "storage_guards/redis/guard",
         "storage_guards/sql/operations",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from fencing.kernel.admission import as_fence
@@ -13,24 +15,22 @@ from fencing.kernel.fence import Fence, HasFence, Mark, check_resource
 from storage_guards.bounds import check_timeout, wait_seconds
 from storage_guards.continuity import Continuity
 from storage_guards.kept import admit_claim_at
-from storage_guards.objects.bodies import Body
+from storage_guards.objects.bodies import Bodies
 from storage_guards.objects.changes import Scope, Trail, plan_read, plan_seen_all
 from storage_guards.objects.collect import UploadFound, plan_collect
 from storage_guards.objects.history import At, check_at, plan_publication
 from storage_guards.objects.in_place import MOST_IN_PLACE, StoredObject, plan_get, plan_landed_in_place, plan_write
 from storage_guards.objects.io import ObjectIO
 from storage_guards.objects.keys import Layout, check_key, check_name, check_new_name
-from storage_guards.objects.plans import ANYTHING, plan_claim, plan_delete, plan_landed, plan_publish
+from storage_guards.objects.plans import ANYTHING, NOTHING, plan_claim, plan_delete, plan_landed
 from storage_guards.objects.pointer import Entry, Published
 from storage_guards.objects.probe import ProbeReport, plan_probe
+from storage_guards.objects.publishing import Pairs, Publishing, Terms, plan_publish
 from storage_guards.objects.reading import PublicationBase
 from storage_guards.objects.requests import Deadline
 from storage_guards.objects.seen import Seen, StoredPointers
 from storage_guards.once import check_once
 from storage_guards.sending import Sending
-
-Progress = Callable[[str, int, int | None], object]
-"""A function of a name, the number of its bytes handed over so far, and the total, or None where it is not known."""
 
 
 class ObjectGuard:
@@ -52,6 +52,22 @@ class ObjectGuard:
     def __repr__(self) -> str:
         store = re.sub(" object at 0x[0-9a-f]+|^<|>$", "", repr(self._io.store))
         return f"<{type(self).__name__} on {store}, prefix {self._layout.prefix!r}, timeout {self._timeout:g} s>"
+
+    def __reduce__(self) -> Any:
+        """Make a guard of the same arguments elsewhere. It tries its store out anew, and has acknowledged nothing."""
+        try:
+            self._io.store.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+        except (TypeError, pickle.PicklingError) as error:
+            raise TypeError(
+                f"{type(self).__name__} cannot be pickled, because its store cannot ({error}); use a store that other "
+                f"processes reach, such as obstore.store.S3Store"
+            ) from error
+        options: dict[str, Any] = {
+            "prefix": self._layout.prefix,
+            "timeout": self._timeout,
+            "upload_timeout": self._upload_timeout,
+        }
+        return partial(type(self), **options), (self._io.store,)
 
     def _scope(self, resource: str, seconds: float | None = None) -> Scope:
         check_resource(resource)
@@ -104,40 +120,63 @@ class ObjectGuard:
     def _plan_publish(
         self,
         holder: Fence | HasFence,
-        objects: Mapping[str, Any],
+        objects: Any,
         claim: bool,
         replacing: Any,
         sending: Sending | None = None,
         once: str | None = None,
+        keeping: Any = NOTHING,
+        dropping: str | Iterable[str] = (),
     ) -> tuple[Scope, Plan[Published]]:
-        fence, scope = self._holder(holder, sending)
-        if once is not None:
-            check_once(once, (holder,))
+        scope, publishing = self._publishing(holder, replacing, sending, once, keeping, claim=claim)
+        if dropping and not isinstance(keeping, PublicationBase | None):
+            raise ValueError("dropping says what not to keep; pass keeping, too")
+        for name in (dropping,) if isinstance(dropping, str) else dropping:
+            publishing.remove(name)
+        return scope, plan_publish(publishing, self._bodies(publishing, objects))
+
+    def _bodies(self, publishing: Publishing, objects: Any) -> Mapping[str, Any] | Pairs:
+        """Return what is to be published. All of a mapping is checked now, before anything is sent."""
         if not isinstance(objects, Mapping):
-            raise TypeError(f"publish takes a mapping of names to bodies, not {type(objects).__name__}")
-        if not objects:
+            return Pairs(objects, asynchronous=self._asynchronous)
+        if not objects and not publishing.names:
             raise ValueError("objects is empty: publish at least one object, or call delete() to make nothing current")
         for name, body in objects.items():
             if isinstance(body, Entry):  # it keeps its key
                 check_name(name)
             else:
                 check_new_name(name)
-        bodies = {
-            name: body if isinstance(body, Entry) else Body(name, body, asynchronous=self._asynchronous)
+        return {
+            name: body if isinstance(body, Entry) else publishing.bodies.checked(name, body)
             for name, body in objects.items()
         }
-        _check_replacing(replacing, fence)
-        plan = plan_publish(
-            scope,
-            fence,
-            bodies,
-            claim=claim,
-            replacing=replacing,
-            upload_seconds=self._upload_timeout,
-            once=once,
-            holder=holder,
-        )
-        return scope, plan
+
+    def _publishing(
+        self,
+        holder: Fence | HasFence,
+        replacing: Any,
+        sending: Sending | None,
+        once: str | None,
+        keeping: Any,
+        *,
+        claim: bool = False,
+    ) -> tuple[Scope, Publishing]:
+        fence, scope = self._holder(holder, sending)
+        if once is not None:
+            check_once(once, (holder,))
+        kept: Mapping[str, Entry] = {}
+        if keeping is not NOTHING:
+            if replacing is not ANYTHING:
+                raise ValueError("keeping also says what must still be current; leave out replacing")
+            _check_current(keeping, fence, "keeping")
+            kept, replacing = keeping or {}, keeping
+        elif replacing is not ANYTHING:
+            _check_current(replacing, fence, "replacing")
+        return scope, self._new_publishing(scope, Terms(fence, holder, claim, replacing, once), kept)
+
+    def _new_publishing(self, scope: Scope, terms: Terms, kept: Mapping[str, Entry]) -> Publishing:
+        bodies = Bodies(asynchronous=self._asynchronous, has_tags=self._io.has_tags)
+        return Publishing(scope, terms, kept, seconds=self._upload_timeout, bodies=bodies)
 
     def _plan_restore(
         self, holder: Fence | HasFence, publication: Any, replacing: Any, sending: Sending | None = None
@@ -146,17 +185,10 @@ class ObjectGuard:
         if not isinstance(publication, PublicationBase):
             raise TypeError(f"restore takes what read(at=...) gave, not {type(publication).__name__}")
         _check_of(publication, fence, "the publication")
-        _check_replacing(replacing, fence)
-        plan = plan_publish(
-            scope,
-            fence,
-            publication,
-            claim=False,
-            replacing=replacing,
-            upload_seconds=self._upload_timeout,
-            restoring=publication.id,
-        )
-        return scope, plan
+        if replacing is not ANYTHING:
+            _check_current(replacing, fence, "replacing")
+        terms = Terms(fence, holder, replacing=replacing, restoring=publication.id)
+        return scope, plan_publish(self._new_publishing(scope, terms, publication), {})
 
     def _plan_delete(self, holder: Fence | HasFence, claim: bool, sending: Sending | None = None) -> Plan[None]:
         fence, scope = self._holder(holder, sending)
@@ -213,11 +245,11 @@ class ObjectGuard:
         return plan_get(Scope(key, self._layout.directory(key), self._timeout), key)
 
 
-def _check_replacing(replacing: Any, fence: Fence) -> None:
-    if isinstance(replacing, PublicationBase):
-        _check_of(replacing, fence, "replacing")
-    elif replacing is not ANYTHING and replacing is not None:
-        raise TypeError(f"replacing is a Publication or None, not {type(replacing).__name__}")
+def _check_current(publication: Any, fence: Fence, label: str) -> None:
+    if isinstance(publication, PublicationBase):
+        _check_of(publication, fence, label)
+    elif publication is not None:
+        raise TypeError(f"{label} is a Publication or None, not {type(publication).__name__}")
 
 
 def _check_of(publication: PublicationBase, fence: Fence, label: str) -> None:

@@ -24,7 +24,7 @@ class Batch:
     """Requests that are done at the same time. The first that fails cancels the others, and no more are begun.
 
     Each request keeps its own bound. So even a batch that is dropped in the middle leaves nothing running for long. All
-    its methods run on one event loop.
+    its methods run on one event loop. Several threads or tasks may share it: they get room in turn.
 
     Args:
         seconds: the bound of each request.
@@ -37,6 +37,7 @@ class Batch:
         self._running: dict[asyncio.Task[None], int] = {}  # the bytes of each
         self._replies: list[Any] = []
         self._error: BaseException | None = None
+        self._turn = asyncio.Lock()  # else a big request could wait behind small ones for ever
 
     async def add(self, request: Put | Get) -> None:
         """Begin a request when there is room for it.
@@ -45,17 +46,23 @@ class Batch:
             BaseException: the first failure of a request of this batch.
         """
         size = len(request.data) if isinstance(request, Put) else request.limit
-        while self._error is None and not self._has_room_for(size):
-            await self._wait_for_one()
-        if self._error is not None:
-            raise self._error
-        self._replies.append(None)
-        done = self._do(len(self._replies) - 1, request)
-        self._running[background(asyncio.get_running_loop(), done, f"object-store-guard: {request.key}")] = size
+        async with self._turn:
+            while self._error is None and not self._has_room_for(size):
+                await self._wait_for_one()
+            if self._error is not None:
+                raise self._error
+            self._replies.append(None)
+            done = self._do(len(self._replies) - 1, request)
+            self._running[background(asyncio.get_running_loop(), done, f"object-store-guard: {request.key}")] = size
 
     async def finish(self) -> list[Any]:
-        """Wait until all requests are done. Return their replies in order. It raises as :meth:`add` does."""
-        while self._error is None and self._running:
+        """Wait until all requests that were begun are done. Return the replies of all reads, in order; of a put, None.
+
+        Raises:
+            BaseException: as :meth:`add` does.
+        """
+        begun = set(self._running)
+        while self._error is None and not begun.isdisjoint(self._running):
             await self._wait_for_one()
         if self._error is not None:
             raise self._error
@@ -75,7 +82,8 @@ class Batch:
         # Each has its own bound, which ends before this one.
         ended, _ = await asyncio.wait(self._running, timeout=2 * self._seconds, return_when=asyncio.FIRST_COMPLETED)
         for task in ended:
-            del self._running[task]
+            if self._running.pop(task, None) is None:  # another thread's call has seen it first
+                continue
             if task.cancelled():  # before its first step: it has no reply, and could not say so
                 self._fail(Lost("a request was cancelled before it began"))
         if not ended:
@@ -83,7 +91,9 @@ class Batch:
 
     async def _do(self, number: int, request: Put | Get) -> None:
         try:
-            self._replies[number] = await self._perform(request)
+            reply = await self._perform(request)
+            if isinstance(request, Get):  # nobody asks for the others, of which there may be 100,000
+                self._replies[number] = reply
         except asyncio.CancelledError:  # of this task only, so it is none for the caller
             self._fail(Lost(f"{request.key}: the request was cancelled"))
         except BaseException as error:

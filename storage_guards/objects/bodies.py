@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import math
 import os
 import threading
 import weakref
@@ -27,6 +28,9 @@ from collections.abc import (
 )
 from contextlib import contextmanager
 from typing import Any, NoReturn
+
+from storage_guards.objects.pointer import Entry
+from storage_guards.objects.upload import Upload
 
 PIECE = 2**20
 """Bytes of one piece: so many are read from a file, or gathered from small chunks."""
@@ -46,7 +50,11 @@ class Body:
     """
 
     def __init__(self, name: str, source: Any, *, asynchronous: bool) -> None:
+        given = source if isinstance(source, Upload) else Upload(source)
+        source = given.body
         check_body(name, source, asynchronous=asynchronous)
+        self.attributes: Mapping[str, str] = given.attributes
+        self.tags = given.tags
         self._name = name
         self._source = source
         self._is_file = (
@@ -55,7 +63,7 @@ class Body:
         self._start: int | None = None
         self._size: int | None = None
         self._over = False
-        self._gathered: _Gathered | None = None
+        self._gathered: Gathered | None = None
         self._gave_before = False  # to an earlier publication, which succeeded
         self._reading = threading.Lock()
         if _view(source) is not None or isinstance(source, os.PathLike):
@@ -72,12 +80,7 @@ class Body:
     @property
     def size(self) -> int | None:
         """The bytes of the body where that is known before it is read."""
-        view = _view(self._source)
-        if view is not None:
-            return view.nbytes
-        if isinstance(self._source, os.PathLike):
-            return os.stat(self._source).st_size
-        return self._size
+        return _size(self._source) if not self.must_be_restored else self._size
 
     def pieces(self) -> Iterator[bytes | memoryview]:
         """Read the body in pieces of about a mebibyte."""
@@ -102,7 +105,7 @@ class Body:
             self._check_whole(received)
         else:
             self._begin()
-            gathered = self._gathered = _Gathered()
+            gathered = self._gathered = Gathered()
             for chunk in self._source:
                 if piece := gathered.add(chunk):
                     yield piece
@@ -130,7 +133,7 @@ class Body:
             self._check_whole(received)
         elif isinstance(self._source, AsyncIterable):
             self._begin()
-            gathered = self._gathered = _Gathered()
+            gathered = self._gathered = Gathered()
             async for chunk in self._source:
                 if piece := gathered.add(chunk):
                     yield piece
@@ -154,6 +157,17 @@ class Body:
             _read_before.forget(self._source)  # it is at its end, and refused there
         elif self._may_be_read_again and self._gathered is not None:
             _read_before.put(self._source, "")
+
+    @property
+    def may_be_compared(self) -> bool:
+        """Whether it can be read twice, and nothing but its bytes would be stored."""
+        is_lasting = _view(self._source) is not None or isinstance(self._source, os.PathLike) or self._start is not None
+        return is_lasting and not self.attributes and not self.tags
+
+    @property
+    def must_be_restored(self) -> bool:
+        """Whether a failure, or a success, changes what may be read of it later."""
+        return _view(self._source) is None and not isinstance(self._source, os.PathLike)
 
     @property
     def _may_be_read_again(self) -> bool:
@@ -201,7 +215,7 @@ class Body:
                 f"others, meanwhile? Open it again"
             )
 
-    def _last(self, gathered: _Gathered) -> Iterator[bytes]:
+    def _last(self, gathered: Gathered) -> Iterator[bytes]:
         if gathered.rest:
             yield bytes(gathered.rest)
         elif not gathered.gave and self._gave_before:
@@ -214,17 +228,44 @@ class Body:
         )
 
 
+class Bodies:
+    """The bodies of one publication, made of what the caller gives.
+
+    Attributes:
+        read: those that a failure, or a success, concerns. They may be many, so the others are not kept.
+    """
+
+    def __init__(self, *, asynchronous: bool, has_tags: bool) -> None:
+        self.read: list[Body] = []
+        self._asynchronous = asynchronous
+        self._has_tags = has_tags
+
+    def take(self, name: str, given: Any) -> Body:
+        """Return a body. Raise TypeError or ValueError where it cannot be one."""
+        body = given if isinstance(given, Body) else Body(name, given, asynchronous=self._asynchronous)
+        if body.tags and not self._has_tags:
+            raise ValueError(f"{name!r} has tags, but Google Cloud Storage has none; use metadata")
+        if body is not given and body.must_be_restored:
+            self.read.append(body)
+        return body
+
+    def checked(self, name: str, given: Any) -> Any:
+        """Check a body that will be taken later. Return what to take then: a body only where that must remember
+        something, because there may be many."""
+        body = self.take(name, given)
+        return body if body.must_be_restored else given
+
+
 @contextmanager
-def restored(bodies: Mapping[str, object]) -> Iterator[None]:
+def restored(bodies: Iterable[Body]) -> Iterator[None]:
     """Run a publication. Where it fails, make its bodies fit for a repetition, or refused there."""
-    mine = [body for body in bodies.values() if isinstance(body, Body)]
     try:
         yield
     except BaseException:
-        for body in mine:
+        for body in bodies:
             body.restore()
         raise
-    for body in mine:
+    for body in bodies:
         body.finish()
 
 
@@ -244,11 +285,52 @@ def check_body(name: str, body: object, *, asynchronous: bool) -> None:
         raise TypeError(f"the body of {name!r} is a dict; encode it")
 
 
+def read_once(source: object, label: str) -> None:
+    """Note that ``source`` is read now. Raise ValueError where it was read before."""
+    if _read_before.get(source) is not None or _is_finished(source):
+        raise ValueError(
+            f"{label} was read before, so it would give only a rest, or nothing: pass a new one, or a list"
+        )
+    _read_before.put(source, _CONSUMED)
+
+
+def total_of(bodies: object, most: float = math.inf) -> int | None:
+    """Return the bytes of all bodies of a mapping together. None: they are not known before they are read.
+
+    Args:
+        most: where it is more, any greater number is returned.
+    """
+    if not isinstance(bodies, Mapping):
+        return None
+    total = 0
+    for given in bodies.values():
+        source = given.body if isinstance(given, Upload) else given
+        try:
+            size = 0 if isinstance(source, Entry) else source.size if isinstance(source, Body) else _size(source)
+        except OSError:  # the upload raises it
+            return None
+        if size is None:
+            return None
+        total += size
+        if total > most:
+            break
+    return total
+
+
+def _size(source: Any) -> int | None:
+    view = _view(source)
+    if view is not None:
+        return view.nbytes
+    if isinstance(source, os.PathLike):
+        return os.stat(source).st_size
+    return _position(source)[1] if is_file(source) else None
+
+
 def is_file(body: object) -> bool:
     return callable(getattr(body, "read", None))
 
 
-class _Gathered:
+class Gathered:
     """Chunks of an iterable, until they are enough for a piece."""
 
     def __init__(self) -> None:
@@ -257,7 +339,7 @@ class _Gathered:
 
     def add(self, chunk: Any) -> bytes:
         """Add a chunk. Return all that has gathered once it is enough for a piece."""
-        self.rest += _bytes(chunk)
+        self.rest += as_bytes(chunk)
         self.gave = self.gave or bool(self.rest)
         if len(self.rest) < PIECE:
             return b""
@@ -333,11 +415,12 @@ def _view(body: Any) -> memoryview | None:
 
 
 def _chunk(read: Any) -> bytes:
-    return bytes(_bytes(read))
+    return bytes(as_bytes(read))
 
 
-def _bytes(chunk: Any) -> memoryview:
+def as_bytes(chunk: Any) -> memoryview:
+    """Return the bytes of a chunk. Raise TypeError where it has none."""
     view = _view(chunk)
     if view is None:
-        raise TypeError(f"a body gave a {type(chunk).__name__}; it must give bytes")
+        raise TypeError(f"bytes are needed, not {type(chunk).__name__}; encode text")
     return view

@@ -3,7 +3,10 @@ stores."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+import asyncio
+import os
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, TypeVar
 
@@ -13,16 +16,22 @@ from fencing.kernel.effects import Plan, run_async
 from fencing.kernel.errors import OutcomeUnknown, StaleRead
 from fencing.kernel.fence import Fence, HasFence, Mark
 from storage_guards.bounds import check_unknown
-from storage_guards.objects.base import Progress
 from storage_guards.objects.bodies import Body
+from storage_guards.objects.changes import Scope
 from storage_guards.objects.collect import UploadFound, plan_history
+from storage_guards.objects.folder import files_in
 from storage_guards.objects.history import OPEN_ROUNDS, At, PublicationFound, plan_publications
 from storage_guards.objects.in_place import StoredObject
-from storage_guards.objects.plans import ANYTHING, Anything
+from storage_guards.objects.plans import ANYTHING, NOTHING, Anything, Nothing
+from storage_guards.objects.pointer import Published
 from storage_guards.objects.probe import ProbeReport
-from storage_guards.objects.publication_async import AsyncPublication, AsyncStream
+from storage_guards.objects.progress import Progress, check_progress, reported
+from storage_guards.objects.publication_async import AsyncPublication
+from storage_guards.objects.publishing import Pairs
 from storage_guards.objects.requests import Close, Next, OpenBody, Progressed
 from storage_guards.objects.shared_probe import AsyncProbedOnce
+from storage_guards.objects.staging_async import AsyncStaging, AsyncWriter
+from storage_guards.objects.stream_async import AsyncStream
 from storage_guards.sending import Sending
 
 T = TypeVar("T")
@@ -109,19 +118,24 @@ class AsyncObjectStoreGuard(AsyncProbedOnce):
     async def publish(
         self,
         holder: Fence | HasFence,
-        objects: Mapping[str, Any],
+        objects: Mapping[str, Any] | Iterable[tuple[str, Any]] | AsyncIterable[tuple[str, Any]],
         *,
         claim: bool = False,
         replacing: AsyncPublication | Anything | None = ANYTHING,
-        progress: Progress | None = None,
+        keeping: AsyncPublication | Nothing | None = NOTHING,
+        dropping: str | Iterable[str] = (),
+        progress: Progress | str | None = None,
         once: str | None = None,
     ) -> AsyncPublication:
-        """Make ``objects``, and nothing else, the current publication of the holder's resource, all at once.
+        """Make ``objects``, and what is kept, the current publication of the holder's resource, all at once.
 
         It does **not** replace what is current until the last body is uploaded. An error before that publishes nothing,
         also an error of a body or of ``progress``. What was uploaded by then stays in the store until :meth:`collect`.
         With ``claim=True`` it is a **blind** write: right only if it depends on nothing read before. Tasks that share a
-        fence replace each other's publications; ``replacing`` excludes that.
+        fence replace each other's publications; ``replacing`` and ``keeping`` exclude that.
+
+        Where it replaces a publication that was passed to it, bytes that are the same are not uploaded again. That
+        holds for bytes, paths and seekable files without headers, metadata and tags. They are compared by SHA-256.
 
         On cancellation the one put that counts is first completed, within the guard's bound. Then the ``__cause__`` of
         the ``CancelledError`` is an ``OutcomeUnknown`` for :meth:`landed`, or the refusal. With no cause, the put was
@@ -129,16 +143,20 @@ class AsyncObjectStoreGuard(AsyncProbedOnce):
 
         Args:
             holder: a lease or a fence.
-            objects: bodies by name, at least one. A name is any text up to 1,024 bytes that does not begin with
-                ``!escaped/``. It is the end of its key where it can be, so partitions keep their names. A body is
-                bytes, a path, a binary file, or a sync or async iterable of bytes. It may also be an entry of
-                the current publication, which is carried over without a copy. Bodies are read in order, with bounded
-                memory: files in a thread, a sync iterable in this task, so it should not block. Up to 16 are uploaded
-                at the same time. After an error a seekable file is put back; an iterator that was read is refused.
+            objects: bodies by name, at least one; or pairs of a name and a body, which are not all in memory at once.
+                A name is any text up to 1,024 bytes that does not begin with ``!escaped/``. It is the end of its key
+                where it can be, so partitions keep their names. A body is bytes, a path, a binary file, or a sync or
+                async iterable of bytes; or an :class:`Upload` of one. It may also be an entry of the current
+                publication, which is carried over without a copy. Bodies are read in order, with bounded memory: files
+                in a thread, a sync iterable in this task, so it should not block. Up to 16 are uploaded at the same
+                time. After an error a seekable file is put back; an iterator that was read is refused.
             claim: claim and publish at once.
             replacing: an :class:`AsyncPublication`, or None for none: refused unless exactly this is still current.
+            keeping: likewise, and all its objects stay, but for those of the same names: so ``objects`` are appended.
+            dropping: what is not kept: names of objects or of folders, such as ``"month=11"``. So a partition is
+                replaced.
             progress: called in this task as ``progress(name, sent, total)``, with the bytes that were handed over for
-                upload; ``total`` is None where it is not known.
+                upload; ``total`` is None where it is not known. Or ``"tqdm"`` or ``"rich"``, for a bar.
             once: a key of what this does, such as ``"2026-11-23"``: at most one publication of this resource with this
                 key ever becomes current. The last 100 keys are kept (docs/guards/once.md). 255 bytes of UTF-8 at most.
 
@@ -150,7 +168,7 @@ class AsyncObjectStoreGuard(AsyncProbedOnce):
                 text says which.
             StaleFence: a newer fence was claimed. Stop.
             UnclaimedFence: this fence was not claimed here. Pass ``guards=[guard]`` to the lock, or claim first.
-            StaleRead: what it should replace, or an entry's data, is no longer current. Read again.
+            StaleRead: what it should replace or keep, or an entry's data, is no longer current. Read again.
             AlreadyDone: a publication with this ``once`` was made before. Go on without it.
             TooOld: this ``once`` is not above the lowest of the 100 that are kept. Read the data, and decide.
             OutcomeUnknown: the reply to the change of the pointer was lost. Ask :meth:`landed`.
@@ -164,13 +182,127 @@ class AsyncObjectStoreGuard(AsyncProbedOnce):
         #     memory.
         # SYNC "in this task as": in this thread as
         sending = Sending()
-        scope, plan = self._plan_publish(holder, objects, claim, replacing, sending, once)
+        check_progress(progress)
+        scope, plan = self._plan_publish(holder, objects, claim, replacing, sending, once, keeping, dropping)
         await self._verified(scope.seconds)
         try:
-            published = await self._run(plan, progress)
-            return AsyncPublication(scope.resource, published, scope.directory, self._run, self._upload_timeout)
+            with reported(progress, scope.resource, objects) as report:
+                return self._publication(scope, await self._run(plan, report))
         except BaseException as error:  # noqa: BLE001 - raised again, with its meaning
             raise sending.explain(error)  # noqa: B904 - it sets the cause
+
+    async def publish_dir(
+        self,
+        holder: Fence | HasFence,
+        path: str | os.PathLike[str],
+        *,
+        claim: bool = False,
+        replacing: AsyncPublication | Anything | None = ANYTHING,
+        keeping: AsyncPublication | Nothing | None = NOTHING,
+        dropping: str | Iterable[str] = (),
+        progress: Progress | str | None = None,
+        once: str | None = None,
+    ) -> AsyncPublication:
+        """Make all files below a folder the current publication, as :meth:`publish` does. Their paths are their names.
+
+        It does **not** see files that are added while it reads the folder. A file that is written meanwhile is refused
+        only where it becomes shorter: write elsewhere first, and then rename.
+
+        With ``replacing`` or ``keeping``, files that have not changed are not uploaded again.
+
+        Args:
+            holder, claim, replacing, keeping, dropping, progress, once: as for :meth:`publish`.
+            path: of the folder. Links to files are files. A link to a folder is refused.
+
+        Returns:
+            The new publication.
+
+        Raises:
+            OSError: a part of the folder cannot be read.
+            ValueError: there is no file, or something that is neither a file nor a folder.
+            Exception: as :meth:`publish`.
+        """
+        # SYNC instead: files = dict(files_in(path))
+        files = await asyncio.to_thread(lambda: dict(files_in(path)))
+        return await self.publish(
+            holder,
+            files,
+            claim=claim,
+            replacing=replacing,
+            keeping=keeping,
+            dropping=dropping,
+            progress=progress,
+            once=once,
+        )
+
+    def publishing(
+        self,
+        holder: Fence | HasFence,
+        *,
+        replacing: AsyncPublication | Anything | None = ANYTHING,
+        keeping: AsyncPublication | Nothing | None = NOTHING,
+        progress: Progress | str | None = None,
+        once: str | None = None,
+    ) -> AsyncStaging:
+        """Make a publication in a block: ``async with guard.publishing(lease) as new``.
+
+        In the block, ``new.add`` uploads objects, and ``new.open`` gives writers. At its end all objects, and what is
+        kept, become current at once. If the block raises, nothing is published. It promises what :meth:`publish` does.
+
+        Args:
+            holder, replacing, keeping, progress, once: as for :meth:`publish`. ``new.remove`` drops what is kept.
+
+        Returns:
+            An async context manager, to be entered once.
+
+        Raises:
+            TypeError, ValueError: an argument is malformed. The text says which.
+            Exception: the beginning and the end of the block raise what :meth:`publish` raises.
+        """
+        sending = Sending()
+        check_progress(progress)
+        scope, publishing = self._publishing(holder, replacing, sending, once, keeping)
+        return AsyncStaging(
+            publishing,
+            run=self._run,
+            verify=partial(self._verified, scope.seconds),
+            publication=partial(self._publication, scope),
+            sending=sending,
+            progress=progress,
+            title=scope.resource,
+        )
+
+    @asynccontextmanager
+    async def writer(
+        self,
+        holder: Fence | HasFence,
+        name: str,
+        *,
+        replacing: AsyncPublication | Anything | None = ANYTHING,
+        keeping: AsyncPublication | Nothing | None = NOTHING,
+        progress: Progress | str | None = None,
+        once: str | None = None,
+    ) -> AsyncIterator[AsyncWriter]:
+        """Publish one object, which a block writes: the short form of :meth:`publishing` and ``new.open``.
+
+        Args:
+            name: of the object.
+            holder, replacing, keeping, progress, once: as for :meth:`publishing`.
+
+        Yields:
+            A binary file for asyncio. If the block raises, nothing is published.
+
+        Raises:
+            Exception: as :meth:`publishing`.
+        """
+        async with (
+            self.publishing(holder, replacing=replacing, keeping=keeping, progress=progress, once=once) as new,
+            new.open(name) as writer,
+        ):
+            yield writer
+
+    def _publication(self, scope: Scope, published: Published) -> AsyncPublication:
+        return AsyncPublication(scope.resource, published, self)
 
     async def read(self, resource: str, *, at: At | None = None) -> AsyncPublication | None:
         """Read what is current, or was. None: nothing was published then, or it was deleted. Anyone may read, without a
@@ -181,8 +313,8 @@ class AsyncObjectStoreGuard(AsyncProbedOnce):
 
         Args:
             resource: the name of the lock.
-            at: the id of a publication that :meth:`publications` lists; the number of a fence, for the last that it
-                published; or a datetime, for what was current then, by the publishers' clocks. None: now.
+            at: the id of a publication that :meth:`publications` lists. Or the number of a fence: the last that it
+                published. Or a datetime: what was current then, by the publishers' clocks. None: now.
 
         Raises:
             TypeError, ValueError: ``at`` is malformed. The text says how.
@@ -192,11 +324,8 @@ class AsyncObjectStoreGuard(AsyncProbedOnce):
             GuardNotEnforceable: the pointer or the manifest has a format that this version does not understand, or the
                 store refuses. The text says what to do.
         """
-        scope = self._scope(resource)
-        found = await self._run(self._plan_publication(scope, at))
-        if found is None:
-            return None
-        return AsyncPublication(resource, found, scope.directory, self._run, self._upload_timeout)
+        found = await self._run(self._plan_publication(self._scope(resource), at))
+        return None if found is None else AsyncPublication(resource, found, self)
 
     async def publications(self, resource: str) -> list[PublicationFound]:
         """List the publications that can be read: the current one, and the last 32 that were, without what was
@@ -246,13 +375,13 @@ class AsyncObjectStoreGuard(AsyncProbedOnce):
         scope, plan = self._plan_restore(holder, publication, replacing, sending)
         await self._verified(scope.seconds)
         try:
-            published = await self._run(plan)
-            return AsyncPublication(scope.resource, published, scope.directory, self._run, self._upload_timeout)
+            return self._publication(scope, await self._run(plan))
         except BaseException as error:  # noqa: BLE001 - raised again, with its meaning
             raise sending.explain(error)  # noqa: B904 - it sets the cause
 
     async def open(self, resource: str, name: str) -> AsyncStream:
-        """Open the bytes of one current object, as a stream. For several that belong together, :meth:`read` first.
+        """Open the bytes of one current object, and begin to read all of it. For several that belong together,
+        :meth:`read` first.
 
         Raises:
             KeyError: nothing of that name is current. Read again later.
@@ -263,8 +392,10 @@ class AsyncObjectStoreGuard(AsyncProbedOnce):
             current = await self.read(resource)
             if current is None:
                 raise KeyError(f"nothing is published for {resource!r}, so it has no {name!r}; publish it first")
+            stream = await current.open(name)
             try:
-                return await current.open(name)
+                await self._run(stream._reading.plan_begin())
+                return stream
             except StaleRead as error:
                 stale = error
         raise stale
@@ -426,7 +557,7 @@ class AsyncObjectStoreGuard(AsyncProbedOnce):
 
     async def _perform(self, request: Any, progress: Progress | None = None) -> Any:
         match request:
-            case OpenBody(Body() as body):
+            case OpenBody(Body() | Pairs() as body):
                 return body.pieces_async(), body.size
             case Next(AsyncGenerator() as body):
                 return await anext(body, None)

@@ -27,7 +27,8 @@ class PublicationFound:
         id: unique.
         number: of the fence that published it.
         token: of that fence.
-        at: when, by the publisher's clock.
+        at: when its data were complete, by the publisher's clock. It became current when another one ended, which may
+            be later.
         until: when it was replaced or deleted, by the clock of who did that. None: it is current.
         objects: how many it has.
         size: their bytes, together.
@@ -99,12 +100,17 @@ def plan_publication(scope: Scope, at: At | None, seconds: float) -> Plan[Publis
 
 def _publication_at(resource: str, pointer: Pointer | None, at: At) -> Published | None:
     """Return a publication. None: nothing was current then. Raise KeyError where the pointer does not name it."""
-    for each in named_by(pointer):
-        if isinstance(at, datetime):
-            if each.at <= at:
-                return each if each.until is None or at < each.until else None
-        elif at == (each.id if isinstance(at, str) else each.number):
-            return each
+    named = named_by(pointer)
+    if isinstance(at, datetime):
+        if begun := [each for each in named if each.at <= at]:
+            if begun[0].at == at:  # its own time is a name of it
+                return begun[0]
+            # The oldest of them: a publication may have been made long before it replaced another.
+            return next((each for each in reversed(begun) if each.until is None or at < each.until), None)
+    else:
+        for each in named:
+            if at == (each.id if isinstance(at, str) else each.number):
+                return each
     text = at.isoformat() if isinstance(at, datetime) else repr(at)
     raise KeyError(
         f"{resource!r} has no publication {text}, or has it no more: the last {MOST_EARLIER} stay until they are "

@@ -15,8 +15,10 @@ import atexit
 import time
 from collections.abc import AsyncIterator, Awaitable
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any, TypeVar
 
+from obstore import sign_async
 from obstore.exceptions import BaseError
 from obstore.store import AzureStore, GCSStore, S3Store
 
@@ -52,6 +54,7 @@ from storage_guards.objects.requests import (
     Put,
     Read,
     Send,
+    Sign,
     Together,
     Unrepeated,
     Version,
@@ -141,11 +144,13 @@ class ObjectIO:
             case Unrepeated():
                 return await self._perform_unrepeated(request.request)
             case Open():
-                found = await _bounded(self._find(request.key), request.seconds, f"reading {request.key}")
-                return None if found is None else found.stream(min_chunk_size=PIECE)
+                return await self._open(request)
             case Read():
                 piece = await _bounded(_next(request.stream), request.seconds, f"reading {request.key}")
                 return None if piece is None else bytes(piece)
+            case Sign():
+                urls = sign_async(self.store, "GET", list(request.keys), timedelta(seconds=request.valid))
+                return await _bounded(urls, request.seconds, f"signing {len(request.keys)} URLs")
             case Begin():
                 return _Upload(self.store, request)
             case Send(upload=_Upload() as upload):
@@ -224,12 +229,29 @@ class ObjectIO:
             raise Lost("the client without repetitions is not of the same store")
         return found
 
+    @property
+    def has_tags(self) -> bool:
+        """Whether the store keeps tags of objects. obstore drops them for Google Cloud Storage, and says nothing."""
+        return not isinstance(self.store, GCSStore)
+
     async def _find(self, key: str, **options: Any) -> Any:
         try:
             return await self.store.get_async(key, options=options or None)
         except FileNotFoundError as error:
             require_bucket(error, key)
             return None
+
+    async def _open(self, request: Open) -> Any:
+        options = {} if request.part is None else {"range": request.part}
+        found = await _bounded(self._find(request.key, **options), request.seconds, f"reading {request.key}")
+        if found is None:
+            return None
+        size = found.meta["size"]
+        if request.size not in (None, size):
+            raise Lost(f"it has {size} bytes instead of {request.size}")
+        if request.part is not None and found.range != request.part:
+            raise Lost(f"the store gave the bytes {found.range} instead of {request.part}")
+        return found.stream(min_chunk_size=PIECE)
 
     async def _get(self, request: Get) -> Found | None:
         async def read() -> Found | None:
@@ -252,6 +274,7 @@ class ObjectIO:
             attributes=dict(request.attributes) or None,
             mode=self._mode(request),
             use_multipart=False,
+            **_tags(request),
         )
         try:
             result = await _bounded(put, request.seconds, action, conditional=request.condition is not None)
@@ -385,6 +408,10 @@ def write_etag(e_tag: str, form: str) -> str:
     return e_tag
 
 
+def _tags(request: Put | Begin) -> dict[str, Any]:
+    return {"tags": dict(request.tags)} if request.tags else {}
+
+
 async def _next(iterator: Any) -> Any:
     try:
         return await iterator.__anext__()
@@ -451,9 +478,11 @@ class _Upload:
         put = self._store.put_async(
             self._begin.key,
             self._queued_pieces(),
+            attributes=dict(self._begin.attributes) or None,
             use_multipart=True,
             chunk_size=self._begin.part_size,
             max_concurrency=PARTS_AT_ONCE,
+            **_tags(self._begin),
         )
         try:
             await _bounded(put, None, self._action)  # bounded by the waits in send() and finish()

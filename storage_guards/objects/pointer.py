@@ -175,10 +175,23 @@ def with_claim(now: Pointer | None, fence: Fence, mark: Mark, id_: str, at: date
     return replace(now, kept=mark, changed_at=at)
 
 
-def with_publication(now: Pointer | None, fence: Fence, mark: Mark, new: Published, once: str | None = None) -> Pointer:
-    """Return the state after a publication, which does ``once`` if that is a key."""
-    after = _after_write(now, fence, mark, new.id, new.at, published=new)
-    return after if once is None else replace(after, done=after.done.with_key(once, Done(fence.number, new.at)))
+def with_publication(
+    now: Pointer | None,
+    fence: Fence,
+    mark: Mark,
+    new: Published,
+    once: str | None = None,
+    at: datetime | None = None,
+) -> Pointer:
+    """Return the state after a publication, which does ``once`` if that is a key.
+
+    Args:
+        at: when it becomes current, which may be long after ``new.at``: the process may have stood still in between.
+            None: then.
+    """
+    at = new.at if at is None else max(at, new.at)  # clocks go back
+    after = _after_write(now, fence, mark, new.id, at, published=new)
+    return after if once is None else replace(after, done=after.done.with_key(once, Done(fence.number, at)))
 
 
 def with_deletion(now: Pointer | None, fence: Fence, mark: Mark, id_: str, at: datetime) -> Pointer:

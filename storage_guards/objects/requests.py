@@ -23,6 +23,10 @@ Clock = Callable[[], float]
 PAGE = 1000
 """Objects of one page of a listing."""
 
+MOST_BEFORE = 32
+"""How many requests of other threads may have to end before there is room for one in a batch. It is for a backstop
+only, because the batch itself raises where none of them ends."""
+
 
 class Conflict(Exception):
     """The store refused a conditional put. Or it did the put and refused the repetition of its own client."""
@@ -96,6 +100,7 @@ class Put:
     attributes: Mapping[str, str] = field(default_factory=dict)
     form: str | None = None
     """The form of the ETag in the condition. None: the form that the probe found."""
+    tags: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +131,17 @@ class List:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """Begin to read an object: a stream of its bytes, or None where there is no object."""
+    """Begin to read an object: a stream of its bytes, or None where there is no object.
+
+    Args:
+        size: of the object; :class:`Lost` where it has another. None: any.
+        part: its first byte, and the one behind its last. None: all of it.
+    """
 
     key: str
     seconds: float
+    size: int | None = None
+    part: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +150,15 @@ class Read:
 
     stream: object
     key: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """Make URLs that anyone may get for ``valid`` seconds, as a list. It asks for credentials at most."""
+
+    keys: Sequence[str]
+    valid: float
     seconds: float
 
 
@@ -152,6 +173,8 @@ class Begin:
     key: str
     part_size: int
     seconds: float
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    tags: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +206,7 @@ class Add:
 
     @property
     def seconds(self) -> float:
-        return 2 * self.request.seconds
+        return MOST_BEFORE * self.request.seconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,15 +22,16 @@ from fencing.kernel.effects import Plan, Shielded, Sleep
 from fencing.kernel.errors import FencingError, GuardNotEnforceable
 from fencing.kernel.fence import Fence
 from storage_guards.objects import collect as object_collect
-from storage_guards.objects import plans
+from storage_guards.objects import plans, publishing
 from storage_guards.objects import pointer as pointers
-from storage_guards.objects.bodies import Body
+from storage_guards.objects.bodies import Bodies, Body
 from storage_guards.objects.changes import Scope
 from storage_guards.objects.history import named_by, plan_publication, plan_publications
 from storage_guards.objects.keys import Directory
-from storage_guards.objects.plans import ANYTHING, plan_claim, plan_publish
+from storage_guards.objects.plans import ANYTHING, plan_claim
 from storage_guards.objects.pointer import Entry, Pointer, Published, decode
 from storage_guards.objects.publication import Publication
+from storage_guards.objects.publishing import Publishing, Terms, plan_publish
 from storage_guards.objects.requests import (
     CREATE,
     Abort,
@@ -91,16 +92,17 @@ Client = Callable[[Scope, Fence, str], Plan[None]]
 
 def _read(scope: Scope, at: str | None = None) -> Plan[Publication | None]:
     found = yield from plan_publication(scope, at, SECONDS)
-    return None if found is None else Publication(R, found, DIRECTORY, _never, SECONDS)
+    return None if found is None else Publication(R, found, None)  # it does no request of its own here
 
 
-def _never(plan: Plan[Any]) -> Any:
-    raise AssertionError("a publication does no request of its own here")
+def _publish(
+    scope: Scope, fence: Fence, bodies: Mapping[str, Any], replacing: Any, *, claim: bool = False
+) -> Plan[Published]:
+    return plan_publish(_publishing(scope, Terms(fence, fence, claim, replacing), {}), bodies)
 
 
-def _publish(scope: Scope, fence: Fence, bodies: Mapping[str, Any], replacing: Any, **options: Any) -> Plan[Published]:
-    options = {"claim": False, **options}
-    return plan_publish(scope, fence, bodies, replacing=replacing, upload_seconds=SECONDS, **options)
+def _publishing(scope: Scope, terms: Terms, kept: Mapping[str, Entry]) -> Publishing:
+    return Publishing(scope, terms, kept, seconds=SECONDS, bodies=Bodies(asynchronous=False, has_tags=True))
 
 
 def _body(name: str) -> dict[str, Body]:
@@ -111,7 +113,7 @@ def appends(scope: Scope, fence: Fence, name: str) -> Plan[None]:
     """Claim, read, and publish what is there with one more object."""
     yield from plan_claim(scope, fence)
     current = yield from _read(scope)
-    yield from _publish(scope, fence, {**(current or {}), **_body(name)}, current)
+    yield from plan_publish(_publishing(scope, Terms(fence, fence, replacing=current), current or {}), _body(name))
 
 
 def appends_blindly(scope: Scope, fence: Fence, name: str) -> Plan[None]:
@@ -139,7 +141,7 @@ def restores(scope: Scope, fence: Fence, name: str) -> Plan[None]:
     chosen = yield from _read(scope, oldest.id)
     assert chosen is not None
     yield from plan_claim(scope, fence)
-    yield from _publish(scope, fence, chosen, ANYTHING, restoring=chosen.id)
+    yield from plan_publish(_publishing(scope, Terms(fence, fence, restoring=chosen.id), chosen), {})
 
 
 def collects(scope: Scope, fence: Fence, name: str) -> Plan[None]:
@@ -377,7 +379,7 @@ def _performed(request: Any) -> Generator[Any, Any, Any]:
 
 def _bare(put: Put) -> Put:
     """Return a put that can be part of a state."""
-    return replace(put, attributes=())  # type: ignore[arg-type]
+    return replace(put, attributes=(), tags=())  # type: ignore[arg-type]
 
 
 def _reply(reply: Any) -> None:
@@ -479,6 +481,7 @@ def _patched(new_id: Callable[[], str], inline: int) -> Iterator[None]:
     """Give plans their ids, and pointers so many objects."""
     with (
         mock.patch.object(plans, "new_id", new_id),
+        mock.patch.object(publishing, "new_id", new_id),
         mock.patch.object(object_collect, "new_id", new_id),
         mock.patch.object(pointers, "MOST_INLINE", inline),
     ):

@@ -19,8 +19,8 @@ from obstore.store import MemoryStore
 from fencing import Fence, GuardUnavailable
 from storage_guards import AsyncObjectStoreGuard, ObjectStoreGuard
 from storage_guards.objects import bodies
-from storage_guards.objects.plans import SMALL
 from storage_guards.objects.probe import ProbeReport
+from storage_guards.objects.uploads import SMALL
 from tests.support import wait_until
 from tests.support.object_faults import FaultyStore
 from tests.support.sides import Side

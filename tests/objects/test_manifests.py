@@ -105,9 +105,9 @@ def test_an_entry_is_of_the_current_publication_also_where_the_pointer_does_not_
 def test_long_names_and_many_objects_are_refused_before_they_are_current(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("storage_guards.objects.plans.MAX_MANIFEST_BYTES", 600)
+    monkeypatch.setattr("storage_guards.objects.publishing.MAX_MANIFEST_BYTES", 600)
     assert "use fewer or shorter names" in desk.refused(ValueError, A, THREE, claim=True)
-    monkeypatch.setattr("storage_guards.objects.plans.MAX_OBJECTS", 2)
+    monkeypatch.setattr("storage_guards.objects.publishing.MAX_OBJECTS", 2)
     assert "at most 2 objects" in desk.refused(ValueError, A, THREE, claim=True)
 
 

@@ -12,8 +12,8 @@ from obstore.exceptions import AlreadyExistsError, PreconditionError
 from examples.servers.objects import ObjectServer
 from fencing import Fence, FencingError, GuardNotEnforceable, GuardUnavailable, OutcomeUnknown
 from storage_guards import AsyncObjectStoreGuard, ObjectStoreGuard
-from storage_guards.objects.plans import SMALL
 from storage_guards.objects.probe import ProbeReport
+from storage_guards.objects.uploads import SMALL
 from tests.support.object_faults import FaultyStore
 from tests.support.servers.http_proxy import HttpProxy
 from tests.support.servers.http_rules import Request

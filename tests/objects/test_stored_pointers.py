@@ -16,10 +16,10 @@ from fencing.kernel.fence import Mark
 from storage_guards.objects import changes
 from storage_guards.objects.changes import Scope
 from storage_guards.objects.keys import Layout
-from storage_guards.objects.plans import SMALL
 from storage_guards.objects.pointer import Entry, Pointer
 from storage_guards.objects.requests import Version
 from storage_guards.objects.seen import MOST_STORED, Seen, StoredPointers
+from storage_guards.objects.uploads import SMALL
 from tests.support.object_faults import FaultyStore
 from tests.support.object_guards import PublicationDesk as Desk
 from tests.support.object_publications import SHA256, published

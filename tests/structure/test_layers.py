@@ -89,6 +89,7 @@ ROOMS = {
         )
     },
     "fencing.contrib": Room(),
+    "fencing.contrib.celery": Room((KERNEL, LOCKS), ("celery",)),
     "fencing.contrib.django": Room(
         (KERNEL, LOCKS, "fencing.coordinator", "fencing.sql.errors", *SHARED, "storage_guards.sql"), ("django",)
     ),
@@ -234,6 +235,11 @@ ROOMS = {
     ),
     "storage_guards.psycopg": Room((KERNEL, "fencing.sql.errors", *SHARED, "storage_guards.sql"), ("psycopg",)),
     "storage_guards.objects": Room((KERNEL, *SHARED, "storage_guards.kept"), ("obstore",)),
+    "storage_guards.objects.progress": Room(("storage_guards.objects",), ("rich", "tqdm")),
+    "storage_guards.objects.staged_fsspec": Room(("storage_guards.objects",), ("fsspec",)),
+    "storage_guards.objects.filesystem": Room(
+        tuple(f"storage_guards.objects.{name}" for name in ("guard", "publication", "stream")), ("obstore", "fsspec")
+    ),
     "storage_guards.redis": Room((*REDIS_CLIENT, *SHARED), ("redis",)),
     "storage_guards.redis.clients": Room(
         (*REDIS_CONNECTIONS, "fencing.redis.connection_factory"), ("redis",)

@@ -208,11 +208,11 @@ PLANTED = (
     Planted(
         "a key that is done is not done again (objects)",
         "one key for both, published",
-        "storage_guards/objects/plans.py",
+        "storage_guards/objects/publishing.py",
         (
             (
-                "    if before is not None:\n        raise already",
-                "    if before is None is not None:\n        raise already",
+                "            if before is not None:\n                raise already",
+                "            if before is None is not None:\n                raise already",
             ),
         ),
         (DONE_TWICE,),
