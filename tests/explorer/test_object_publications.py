@@ -16,7 +16,7 @@ import pytest
 
 from fencing.kernel.effects import Plan
 from storage_guards.objects import collect as object_collect
-from storage_guards.objects import plans
+from storage_guards.objects import publishing
 from storage_guards.objects.keys import DataKey
 from tests.explorer.object_publications import (
     BROKEN,
@@ -149,7 +149,7 @@ RULES: dict[str, Rule] = {
     "a restore of nothing but what the pointer names": (
         COLLECTED,
         BROKEN,
-        _off(plans, named_by=lambda _: [_Named(_EveryId())]),
+        _off(publishing, named_by=lambda _: [_Named(_EveryId())]),
         13,
     ),
     "a collection that spares its own fence": (SHARED, BROKEN, _off(object_collect, DataKey=_AllOlder), 10),
@@ -160,7 +160,12 @@ RULES: dict[str, Rule] = {
         _off(object_collect, _plan_named=_plan_current_only),
         5,
     ),
-    "entries of nothing but what is current": (REPLACED, BROKEN, _off(plans._Carried, check=lambda *_: None), 12),
+    "entries of nothing but what is current": (
+        REPLACED,
+        BROKEN,
+        _off(publishing.Publishing, _check_carried=lambda *_: None),
+        12,
+    ),
     "a collector's claim": (
         UNCLAIMED,
         BROKEN,
