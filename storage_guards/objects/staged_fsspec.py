@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from typing import Any
 
-from fsspec import AbstractFileSystem  # type: ignore[import-untyped]
+from fsspec import AbstractFileSystem
 
 
 class StagedFiles(AbstractFileSystem):  # type: ignore[misc]

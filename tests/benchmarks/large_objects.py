@@ -92,7 +92,7 @@ class _Counts(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     parts = 0
-    bytes = 0
+    received = 0
     largest = 0
 
     def do_POST(self) -> None:
@@ -102,7 +102,7 @@ class _Counts(BaseHTTPRequestHandler):
     def do_PUT(self) -> None:
         size = self._drain()
         assert re.search(r"partNumber=\d+", self.path)
-        _Counts.parts, _Counts.bytes = _Counts.parts + 1, _Counts.bytes + size
+        _Counts.parts, _Counts.received = _Counts.parts + 1, _Counts.received + size
         _Counts.largest = max(_Counts.largest, size)
         self._answer(b"")
 
@@ -169,7 +169,9 @@ async def big(size: int) -> None:
         print(f"  broke off as planned: {type(error).__name__}")
     assert await guard.read("sales") is None
     took = time.perf_counter() - began
-    print(f"{_Counts.bytes / 1e9:.2f} GB in {_Counts.parts} parts of {_Counts.largest / 2**20:.0f} MiB, {took:.1f} s")
+    print(
+        f"{_Counts.received / 1e9:.2f} GB in {_Counts.parts} parts of {_Counts.largest / 2**20:.0f} MiB, {took:.1f} s"
+    )
     print(f"  {PLANNED / 1e9:.0f} GB are {-(-PLANNED // _Counts.largest):,} parts; memory {before} to {_peak()} MB")
     server.shutdown()
 
