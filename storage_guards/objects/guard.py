@@ -312,11 +312,8 @@ class ObjectStoreGuard(ProbedOnce):
             GuardNotEnforceable: the pointer or the manifest has a format that this version does not understand, or the
                 store refuses. The text says what to do.
         """
-        scope = self._scope(resource)
-        found = self._run(self._plan_publication(scope, at))
-        if found is None:
-            return None
-        return self._publication(scope, found)
+        found = self._run(self._plan_publication(self._scope(resource), at))
+        return None if found is None else Publication(resource, found, self)
 
     def publications(self, resource: str) -> list[PublicationFound]:
         """List the publications that can be read: the current one, and the last 32 that were, without what was
