@@ -1,29 +1,40 @@
-"""The mark table on MariaDB and MySQL. Each change of a mark is followed by a reading of it (see
-``statements_on_mysql``), unless the mark is as the guard saw it last.
-
-Columns that must be exact are VARBINARY: collations treat different names as equal, and some pad them with blanks.
+"""The mark table on MariaDB and MySQL. Each change of a mark is followed by a reading of it (see ``sql/mysql.py``),
+unless the mark is as the guard saw it last.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
 
-from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable
+from fencing.kernel.errors import GuardUnavailable
 from fencing.kernel.fence import Fence
 from fencing.sql.dialects import MySQL
-from storage_guards.sql.outcome import FLOOR, REMEMBERED_CHARACTERS, TABLE, Admitted
-from storage_guards.sql.plans import Batch, Plan, Refused, Statement, plan_batch_of_mysql, plan_check, plan_claim
+from storage_guards.sql.mysql import (
+    VISIBLE_TABLES,
+    Found,
+    Tables,
+    answer_of,
+    binary,
+    execute,
+    first,
+    read_visible,
+    require_innodb,
+    statements_of,
+    values_of,
+)
+from storage_guards.sql.outcome import REMEMBERED_CHARACTERS, TABLE, Admitted
+from storage_guards.sql.plans import Batch, Plan, Statement, is_admitted, plan_batch_of_mysql, plan_check, plan_claim
 from storage_guards.sql.pruning import Pruning
-from storage_guards.sql.schema import Versions, VisibleTables, quoted
+from storage_guards.sql.schema import VisibleTables
 from storage_guards.sql.sockets import is_readable
-from storage_guards.sql.statements import MySQLStatements, is_one_write, statements_on_mysql
-from storage_guards.sql.table import ADDED, DONE, PARTITION, PARTITION_BY
+from storage_guards.sql.statements import MySQLStatements, is_one_write
+from storage_guards.sql.table import DONE, PARTITION_BY
 from storage_guards.sql.verify import Finding
 from storage_guards.sqlalchemy.direct import ON_EXECUTION, fetch_directly, has_hooks
 from storage_guards.sqlalchemy.joined_bounds import bound_to_the_end
@@ -49,36 +60,11 @@ _ENGINE = text(
 )
 
 
-class _Table(NamedTuple):
-    """A mark table that was found.
-
-    Args:
-        schema: of it.
-        is_partitioned: it has the partition. Tables of earlier versions do not.
-        done_is_partitioned: the table of what is done once has it.
-        is_innodb: no engine need be looked up, because each statement names the partition. On MySQL 8 and later,
-            InnoDB and NDB alone have partitions, and both have transactions:
-            https://dev.mysql.com/doc/refman/8.4/en/partitioning-limitations-storage-engines.html
-    """
-
-    schema: str
-    is_partitioned: bool
-    done_is_partitioned: bool
-    is_innodb: bool
-
-
 @cache
-def _located(found: _Table) -> Located:
-    done = _full_name(found.schema, DONE, found.done_is_partitioned)
-    table = _full_name(found.schema, TABLE, found.is_partitioned)
-    statements = statements_on_mysql(table, done, found.schema, is_innodb=found.is_innodb)
+def _located(tables: Tables) -> Located:
+    statements = statements_of(tables)
     kept = [compound(change.format(**PLACES)) for change in (statements.stored_check, statements.stored_claim)]
-    return Located(found.schema, table, statements, statements, *kept)
-
-
-def _full_name(schema: str, table: str, is_partitioned: bool) -> str:
-    name = f"{quoted(schema, mark='`')}.{table}"
-    return f"{name} PARTITION ({PARTITION})" if is_partitioned else name
+    return Located(tables.schema, tables.marks, statements, statements, *kept)
 
 
 class MySQLMarks(Marks):
@@ -125,51 +111,20 @@ class MySQLMarks(Marks):
                 connection.rollback()
 
     def _visible_tables(self, connection: Connection) -> VisibleTables:
-        # A temporary table has no partition, so it is not taken for the mark table where the server lists it, too.
-        rows = connection.exec_driver_sql(
-            f"SELECT 'path', DATABASE(), '' "
-            f"UNION ALL SELECT table_name, table_schema, '' FROM information_schema.tables "
-            f"WHERE table_name IN ('{TABLE}', '{DONE}') "
-            f"UNION ALL SELECT CONCAT('partition of ', table_name), table_schema, '' "
-            f"FROM information_schema.partitions "
-            f"WHERE table_name IN ('{TABLE}', '{DONE}') AND partition_name = '{PARTITION}' "
-            f"UNION ALL SELECT CONCAT('version of ', table_name), table_schema, column_default "
-            f"FROM information_schema.columns WHERE table_name IN ('{TABLE}', '{DONE}') AND column_name = 'version' "
-            f"UNION ALL SELECT CONCAT('column ', column_name), table_schema, '' FROM information_schema.columns "
-            f"WHERE table_name = '{TABLE}' AND column_name IN ({', '.join(map(repr, ADDED))})"
-        ).all()
-        found: dict[str, dict[str, str]] = {}
-        for kind, schema, value in rows:
-            if schema:
-                found.setdefault(str(kind), {})[str(schema)] = str(value or "")
-
-        def version(table: str, schema: str) -> str | None:
-            if schema not in found.get(table, {}):
-                return None
-            return found.get(f"version of {table}", {}).get(schema, "")
-
-        self._partitioned = frozenset(found.get(f"partition of {TABLE}", ()))
-        self._done_is_partitioned = frozenset(found.get(f"partition of {DONE}", ()))
+        visible = read_visible(connection.exec_driver_sql(VISIBLE_TABLES).all())
+        self._partitioned, self._done_is_partitioned = visible.partitioned, visible.done_partitioned
         version_info = connection.dialect.server_version_info or (0,)
         self._partitions_are_innodb = not MySQL.is_mariadb(connection) and version_info >= (8,)
-        everywhere = {
-            name: Versions(
-                version(TABLE, name),
-                version(DONE, name),
-                lacks=[column for column in ADDED if name not in found.get(f"column {column}", {})],
-            )
-            for name in sorted(found.get(TABLE, ()))
-        }
-        return VisibleTables(everywhere, tuple(found.get("path", ())))
+        return visible.tables
 
     def _statements_in(self, schema: str) -> Located:
         return _located(self._table_in(schema))
 
-    def _table_in(self, schema: str) -> _Table:
+    def _table_in(self, schema: str) -> Tables:
         is_partitioned = schema in self._partitioned
         done_is_partitioned = schema in self._done_is_partitioned
         is_innodb = is_partitioned and done_is_partitioned and self._partitions_are_innodb
-        return _Table(schema, is_partitioned, done_is_partitioned, is_innodb)
+        return Tables(schema, is_partitioned, done_is_partitioned, is_innodb)
 
     def bounded(
         self, connection: Connection, seconds: float, *, caller_block: bool = False
@@ -249,81 +204,42 @@ class MySQLMarks(Marks):
         no row, so the mark is read after them."""
         name = statement.name
         texts: MySQLStatements = sql
-        if statement.key:
-            return self._execute_once(connection, texts, statement)
-        if name == "read_mark":
-            row = _first(fetch_directly(connection, texts.rule.read_mark.format(**_values_of(statement))))
-            return None if row is None else row[:5]
-        if name in ("read_floor", "lock_floor"):
-            values = _values_of(statement._replace(resource=FLOOR))
-            row = _first(fetch_directly(connection, getattr(texts.rule, name).format(**values)))
-            if row is None:
-                return None
-            floor = row.number, row.recent_writes
-            return Refused(floor) if name == "lock_floor" and row.number >= statement.number else floor
         if isinstance(bounds, SessionBounds) and name in ("check", "claim"):
             changed = self._change(connection, bounds, statement)
             if changed is not None:
                 return self._note(statement, changed.seq, changed.recent_writes)
-            row = _first(fetch_directly(connection, texts.read_locked.format(**_values_of(statement))))
+            row = first(fetch_directly(connection, texts.read_locked.format(**values_of(statement))))
+            answer = answer_of(statement, row)
         elif isinstance(bounds, MySQLBounds) and name in ("check", "claim"):
-            row = self._ask(texts, bounds, statement)
+            answer = answer_of(statement, self._ask(texts, bounds, statement))
         else:
-            values = _values_of(statement)
-            if name == "first_claim":
-                values["table"] = _binary(before[1])  # of the floor, which is locked
-            fetch_directly(connection, getattr(texts.rule, name).format(**values))
-            # No lock on an absent mark: a locking read deadlocks where two insert it.
-            row = _first(fetch_directly(connection, texts.read_locked.format(**values)))
-        if row is None:
-            return None if name == "lock_mark" else Refused(None)
-        if name == "lock_mark":
-            return (row.recent_writes,)
-        number, token = statement.number, statement.token
-        written = row.recent_writes.partition(" ")[0] == statement.write
-        if (row.number, row.token) == (number, token) and row.readers < number and (written or not statement.writes):
-            return self._note(statement, row.seq, row.recent_writes)
-        return Refused((row.seq, row.recent_writes, None, None, row.number, row.token, row.readers))
-
-    def _execute_once(self, connection: Connection, texts: MySQLStatements, statement: Statement) -> Any:
-        """Execute a statement on what is done once. An INSERT tells by no number whether there was a row already, so
-        that is read behind it: it has the id of this write, or of another."""
-        values = {**_values_of(statement), "key": f"'{statement.key.encode().hex()}'"}
-        if statement.name == "note_done":
-            fetch_directly(connection, texts.make_key_floor.format(**values))
-        row = fetch_directly(connection, getattr(texts.rule, statement.name).format(**values))
-        if statement.name not in ("note_done", "read_done"):
-            return row
-        if statement.name == "note_done":
-            row = fetch_directly(connection, texts.rule.read_done.format(**values))
-        if row is not None:
-            _require_innodb(_Done._make(row), DONE)
-        if statement.name == "note_done" and row is not None and row[1] != statement.write:
-            return None
-        return row
+            answer = execute(partial(fetch_directly, connection), texts, statement, before)
+        if name in ("check", "claim", "first_claim") and is_admitted(answer):
+            return self._note(statement, *answer)
+        return answer
 
     def _ask(self, texts: MySQLStatements, bounds: MySQLBounds, statement: Statement) -> Found | None:
         """Check or claim as the first statement of the guard's own transaction, and return the mark after it.
 
         It is not read where it was as this guard saw it last.
         """
-        values = _values_of(statement)
+        values = values_of(statement)
         seen = self._seen_before(statement) if texts.is_innodb else None
         if seen is None:
             asked = [getattr(texts.rule, statement.name).format(**values), texts.read_locked.format(**values)]
         else:
-            asked = [texts.check_as_seen.format(**values, recent=_binary(seen.recent_writes))]
+            asked = [texts.check_as_seen.format(**values, recent=binary(seen.recent_writes))]
         if bounds.takes_several and bounds.caller_block and not bounds.savepoints:
             savepoint = savepoint_of(statement.write)
             bounds.savepoints.add(savepoint)
             asked.append(f"SAVEPOINT {savepoint}")
         answers = bounds.ask(*asked)
         if seen is None:
-            return _first(answers[1].rows[0] if answers[1].rows else None)
+            return first(answers[1].rows[0] if answers[1].rows else None)
         if answers[0].number == seen.seq + 1:
             return Found(statement.number, statement.token, *seen.after(statement.write), 0, "InnoDB")
         [(rows, _)] = bounds.ask(texts.read_locked.format(**values))
-        return _first(rows[0] if rows else None)
+        return first(rows[0] if rows else None)
 
     def _change(self, connection: Connection, bounds: SessionBounds, statement: Statement) -> Changed | None:
         """Execute the check or the claim as a compound statement. Raise GuardNotEnforceable where the table that it has
@@ -357,7 +273,7 @@ class MySQLMarks(Marks):
 
     def _require_innodb(self, connection: Connection) -> None:
         """Look up the table's engine, and raise GuardNotEnforceable unless it is InnoDB."""
-        _require_innodb(
+        require_innodb(
             connection.execute(_ENGINE, {"schema": self.locate(connection).schema, "name": TABLE}).one_or_none()
         )
 
@@ -383,60 +299,6 @@ class Seen(NamedTuple):
         return Seen(self.seq + 1, f"{write} {self.recent_writes}"[:REMEMBERED_CHARACTERS])
 
 
-class Found(NamedTuple):
-    """A mark as it was read, or the floor."""
-
-    number: int
-    token: str
-    seq: int
-    recent_writes: str
-    readers: int
-    engine: str | None
-
-
-class _Done(NamedTuple):
-    """What is noted of a key."""
-
-    number: int
-    write_id: str
-    second: int
-    engine: str | None
-
-
-def _first(row: Any) -> Found | None:
-    """Return a mark that was read, if there is one. Raise GuardNotEnforceable where its table has no transactions."""
-    if row is None:
-        return None
-    found = Found._make(row)
-    _require_innodb(found)
-    return found
-
-
-def _values_of(statement: Statement) -> dict[str, Any]:
-    """Return the values of a statement as SQL. The driver adds none, so no setting of the session changes them."""
-    return {
-        "resource": f"'{statement.resource.encode().hex()}'",
-        "number": statement.number,
-        "token": f"'{statement.token}'",
-        "write": f"'{statement.write}'",
-        "writes": statement.writes,
-    }
-
-
-def _binary(found: str) -> str:
-    """Return a text that was read as SQL, whatever is in it."""
-    return f"x'{found.encode().hex()}'"
-
-
 def _savepoint_of(admitted: Admitted) -> str:
     """Return a name that no other transaction has: the random id of this write."""
     return savepoint_of(admitted.recent_writes.partition(" ")[0])
-
-
-def _require_innodb(row: Any, table: str = TABLE) -> None:
-    if row is None or row.engine != "InnoDB":
-        engine = "of a temporary table" if row is None else row.engine
-        raise GuardNotEnforceable(
-            f"the table {table} has the engine {engine}, which has no transactions: a check would not hold until "
-            f"the write; ALTER TABLE {table} ENGINE = InnoDB, and do the same for the data"
-        )

@@ -1478,7 +1478,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "mariadb-takes-the-row-of-another-block-for-its-own",
-        "storage_guards/sqlalchemy/mysql.py",
+        "storage_guards/sql/mysql.py",
         "row is not None and row[1] != statement.write:",
         "row is not None and row[0] != statement.number:",
         ("tests/sql/test_once.py::test_a_block_of_the_same_lease_has_done_it[aiomysql]",),
@@ -1499,7 +1499,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "mariadb-admits-what-another-write-has-made",
-        "storage_guards/sqlalchemy/mysql.py",
+        "storage_guards/sql/mysql.py",
         "row.readers < number and (written or not statement.writes)",
         "row.readers < number",
         ("tests/sql/test_mariadb.py::test_a_claim_between_the_two_statements_of_a_check",),
@@ -1732,7 +1732,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "mariadb-admits-its-own-mark-under-newer-readers",
-        "storage_guards/sqlalchemy/mysql.py",
+        "storage_guards/sql/mysql.py",
         "and row.readers < number and",
         "and",
         ("tests/sql/test_mariadb.py::test_the_statements_are_the_admission_rule",),

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from storage_guards.psycopg.statements import texts_in
-from storage_guards.sqlalchemy.mysql import _located, _Table
+from storage_guards.sql.mysql import Tables
+from storage_guards.sqlalchemy.mysql import _located
 
 
 def test_no_two_schemas_share_a_name_on_mariadb() -> None:
     """One's mark was checked for the other's. The CRC-32 of the checks of the first two is the same, and of the claims
     of the others."""
     names = ("t_0f3ddd8298", "t_b37a90786c", "t_bba78ff4f8", "t_1d72761db9")
-    located = [_located(_Table(each, is_partitioned=True, done_is_partitioned=True, is_innodb=False)) for each in names]
+    located = [_located(Tables(each, is_partitioned=True, done_is_partitioned=True, is_innodb=False)) for each in names]
     assert len({each.check.name for each in located}) == 4
     assert len({each.claim.name for each in located}) == 4
 

@@ -1,0 +1,1 @@
+"""Migrations of the app: the tables of the guards."""
