@@ -96,7 +96,7 @@ test: $(VENV)/.dev
 near: $(VENV)/.dev
 	@$(BIN)/python -m tests.mutants.near "$(FILE)" $(ARGS)
 
-thorough deep: $(VENV)/.runtimes
+thorough deep: $(VENV)/.runtimes $(VENV)/.data
 	@$(PYTEST) $(SPREAD) $(HANGS) --$@ $(ARGS)
 
 thorough-mysql thorough-mysql-lts: thorough-%: $(VENV)/.dev .%/.installed
@@ -222,6 +222,11 @@ $(VENV)/.runtimes: pyproject.toml $(VENV)/.python
 	@echo "Installing servers, drivers, and what else runs the code of users into $(VENV), a minute, once."
 	@$(PIP) --editable ".[runtimes]"
 	@touch $(VENV)/.demo $(VENV)/.demo-objects $(VENV)/.demo-http $(VENV)/.dev $@
+
+$(VENV)/.data: pyproject.toml $(VENV)/.python
+	@echo "Installing pandas, pyarrow, DuckDB, Polars and Dask into $(VENV): it loads 150 MB, a minute or less, once."
+	@$(PIP) --editable ".[data]"
+	@touch $@
 
 $(VENV)/.bench: pyproject.toml $(VENV)/.python
 	@echo "Installing what to compare with into $(VENV), a minute or two, once."

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from functools import lru_cache, partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Never, Self, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Never, Self, TypeVar, Unpack, overload
 
 from fencing.kernel.effects import run
 from fencing.kernel.errors import FencingError
@@ -27,7 +27,7 @@ from fencing.locks.hold_several import HoldAll
 from fencing.locks.lease import Lease
 from fencing.locks.listing import check_listing, plan_page
 from fencing.locks.lock import FencedLock
-from fencing.locks.locked import MOST_NAMES, Busy, Decorator, check_busy, check_template, locked
+from fencing.locks.locked import MOST_NAMES, Busy, Decorator, OnBusy, check_busy, check_template, locked
 from fencing.locks.renewal import Renewal
 from fencing.locks.settings import CoordinatorOptions, LockOptions, check_timeout
 from fencing.locks.several import check_locks, check_names
@@ -36,6 +36,8 @@ from fencing.locks.slots import Slots
 
 if TYPE_CHECKING:  # loaded by who uses it
     from fencing.election.election import Election
+
+Skipped = TypeVar("Skipped")
 
 
 class Coordinator(CoordinatorBase):
@@ -175,17 +177,28 @@ class Coordinator(CoordinatorBase):
         reentrant: bool = False,
         **options: Unpack[LockOptions],
     ) -> Decorator[None]: ...
+    @overload
+    def locked(
+        self,
+        resource: str,
+        timeout: float | None = None,
+        *,
+        busy: OnBusy[Skipped],
+        at_least: float | None = None,
+        reentrant: bool = False,
+        **options: Unpack[LockOptions],
+    ) -> Decorator[Skipped]: ...
     @show_options(LockOptions)
     def locked(
         self,
         resource: str,
         timeout: float | None = None,
         *,
-        busy: Busy = "raise",
+        busy: Busy | OnBusy[Any] = "raise",
         at_least: float | None = None,
         reentrant: bool = False,
         **options: Unpack[LockOptions],
-    ) -> Decorator[None]:
+    ) -> Decorator[Any]:
         """Decorate a function: each call holds the lock that its arguments name, as :meth:`hold` does.
 
         A parameter named ``lease`` is passed the lease, and callers leave it out::
@@ -196,19 +209,21 @@ class Coordinator(CoordinatorBase):
         Args:
             resource: the name of what is protected. ``{order_id}`` stands for the argument of that parameter, as in
                 ``str.format``.
-            timeout: seconds to wait, claims included; None waits for ever, or not at all with ``busy="skip"``. 0 tries
-                once.
+            timeout: seconds to wait, claims included; 0 tries once. None waits for ever, or not at all unless ``busy``
+                is ``"raise"``.
             busy: ``"raise"``: a call that does not get the lock raises NotAcquired. ``"skip"``: if another holder has
-                it, or ``max_waiters`` wait for it, the function is not called, and the call returns None. Every other
-                error is raised with both: with CoordinatorUnavailable, nobody may have done the work.
+                it, or ``max_waiters`` wait for it, the function is not called, and the call returns None. A plain
+                function in place of the word is called with that NotAcquired then, and returns for the call, or
+                raises. Every other error is raised with each: with CoordinatorUnavailable, nobody may have done the
+                work.
             at_least: seconds from the grant for which the lock stays taken, also if the function ends before:
                 :meth:`fencing.FencedLock.hold`.
             reentrant: as of :meth:`lock`.
             options: as of :meth:`lock`.
 
         Raises:
-            TypeError: the function is async, a generator or no function, or has no such parameter. Change it as the
-                message says. Each call raises what ``hold`` and the function raise.
+            TypeError: the function is async, a generator or no function, or has no such parameter; or ``busy`` is no
+                plain function. Change it as the message says. Each call raises what ``hold`` and the function raise.
             ValueError: an argument has a wrong value. Correct it as the message says.
         """
         check_template(resource)
@@ -216,8 +231,7 @@ class Coordinator(CoordinatorBase):
         if at_least is not None:
             check_at_least(self._backend, checked._settings, at_least)
         check_timeout(timeout)
-        if check_busy(busy) == "skip" and timeout is None:
-            timeout = 0
+        timeout = check_busy(busy, timeout)
         lock_of = lru_cache(MOST_NAMES)(lambda name: self.lock(name, reentrant=reentrant, **options))
 
         def hold(name: str) -> AbstractContextManager[Lease]:

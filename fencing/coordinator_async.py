@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import AbstractAsyncContextManager
 from functools import lru_cache, partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Never, Self, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Never, Self, TypeVar, Unpack, overload
 
 # SYNC instead: from fencing.kernel.effects import run
 from fencing.kernel.effects import require_asyncio, run_async
@@ -27,7 +27,7 @@ from fencing.locks.hold_several_async import AsyncHoldAll
 from fencing.locks.lease_async import AsyncLease
 from fencing.locks.listing import check_listing, plan_page
 from fencing.locks.lock_async import AsyncFencedLock
-from fencing.locks.locked import MOST_NAMES, AsyncDecorator, Busy, check_busy, check_template, locked_async
+from fencing.locks.locked import MOST_NAMES, AsyncDecorator, Busy, OnBusy, check_busy, check_template, locked_async
 from fencing.locks.renewal import AsyncRenewal
 from fencing.locks.settings import AsyncCoordinatorOptions, AsyncLockOptions, check_timeout
 from fencing.locks.several import check_locks, check_names
@@ -36,6 +36,8 @@ from fencing.locks.slots_async import AsyncSlots
 
 if TYPE_CHECKING:  # loaded by who uses it
     from fencing.election.election_async import AsyncElection
+
+Skipped = TypeVar("Skipped")
 
 
 class AsyncCoordinator(CoordinatorBase):
@@ -191,18 +193,30 @@ class AsyncCoordinator(CoordinatorBase):
         reentrant: bool = False,
         **options: Unpack[AsyncLockOptions],
     ) -> AsyncDecorator[None]: ...
+    @overload
+    def locked(
+        self,
+        resource: str,
+        timeout: float | None = None,
+        *,
+        busy: OnBusy[Skipped],
+        at_least: float | None = None,
+        cancel_on_loss: bool = False,  # ASYNC
+        reentrant: bool = False,
+        **options: Unpack[AsyncLockOptions],
+    ) -> AsyncDecorator[Skipped]: ...
     @show_options(AsyncLockOptions)
     def locked(
         self,
         resource: str,
         timeout: float | None = None,
         *,
-        busy: Busy = "raise",
+        busy: Busy | OnBusy[Any] = "raise",
         at_least: float | None = None,
         cancel_on_loss: bool = False,  # ASYNC
         reentrant: bool = False,
         **options: Unpack[AsyncLockOptions],
-    ) -> AsyncDecorator[None]:
+    ) -> AsyncDecorator[Any]:
         """Decorate a coroutine function: each call holds the lock that its arguments name, as :meth:`hold` does.
 
         A parameter named ``lease`` is passed the lease, and callers leave it out::
@@ -213,11 +227,13 @@ class AsyncCoordinator(CoordinatorBase):
         Args:
             resource: the name of what is protected. ``{order_id}`` stands for the argument of that parameter, as in
                 ``str.format``.
-            timeout: seconds to wait, claims included; None waits for ever, or not at all with ``busy="skip"``. 0 tries
-                once.
+            timeout: seconds to wait, claims included; 0 tries once. None waits for ever, or not at all unless ``busy``
+                is ``"raise"``.
             busy: ``"raise"``: a call that does not get the lock raises NotAcquired. ``"skip"``: if another holder has
-                it, or ``max_waiters`` wait for it, the function is not called, and the call returns None. Every other
-                error is raised with both: with CoordinatorUnavailable, nobody may have done the work.
+                it, or ``max_waiters`` wait for it, the function is not called, and the call returns None. A plain
+                function in place of the word is called with that NotAcquired then, and returns for the call, or
+                raises. Every other error is raised with each: with CoordinatorUnavailable, nobody may have done the
+                work.
             at_least: seconds from the grant for which the lock stays taken, also if the function ends before:
                 :meth:`fencing.AsyncFencedLock.hold`.
             cancel_on_loss: cancel the function as soon as the lease is known to be lost, and raise LeaseLost.
@@ -225,8 +241,8 @@ class AsyncCoordinator(CoordinatorBase):
             options: as of :meth:`lock`.
 
         Raises:
-            TypeError: the function is sync, a generator or no function, or has no such parameter. Change it as the
-                message says. Each call raises what ``hold`` and the function raise.
+            TypeError: the function is sync, a generator or no function, or has no such parameter; or ``busy`` is no
+                plain function. Change it as the message says. Each call raises what ``hold`` and the function raise.
             ValueError: an argument has a wrong value. Correct it as the message says.
         """
         # SYNC "a coroutine function": a function
@@ -237,8 +253,7 @@ class AsyncCoordinator(CoordinatorBase):
         if at_least is not None:
             check_at_least(self._backend, checked._settings, at_least)
         check_timeout(timeout)
-        if check_busy(busy) == "skip" and timeout is None:
-            timeout = 0
+        timeout = check_busy(busy, timeout)
         lock_of = lru_cache(MOST_NAMES)(lambda name: self.lock(name, reentrant=reentrant, **options))
 
         def hold(name: str) -> AbstractAsyncContextManager[AsyncLease]:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from storage_guards.memory.guard import MemoryGuard as MemoryGuard
     from storage_guards.memory.guard_async import AsyncMemoryGuard as AsyncMemoryGuard
     from storage_guards.objects.collect import UploadFound as UploadFound
+    from storage_guards.objects.filesystem import FencedFileSystem as FencedFileSystem
     from storage_guards.objects.guard import ObjectStoreGuard as ObjectStoreGuard
     from storage_guards.objects.guard_async import AsyncObjectStoreGuard as AsyncObjectStoreGuard
     from storage_guards.objects.history import PublicationFound as PublicationFound
@@ -30,10 +31,10 @@ if TYPE_CHECKING:
     from storage_guards.objects.pointer import Entry as Entry
     from storage_guards.objects.probe import ProbeReport as ProbeReport
     from storage_guards.objects.publication import Publication as Publication
-    from storage_guards.objects.publication import Stream as Stream
     from storage_guards.objects.publication_async import AsyncPublication as AsyncPublication
-    from storage_guards.objects.publication_async import AsyncStream as AsyncStream
     from storage_guards.objects.reading import PublicationDiff as PublicationDiff
+    from storage_guards.objects.stream import Stream as Stream
+    from storage_guards.objects.stream_async import AsyncStream as AsyncStream
     from storage_guards.psycopg.guard import PsycopgGuard as PsycopgGuard
     from storage_guards.psycopg.guard_async import AsyncPsycopgGuard as AsyncPsycopgGuard
     from storage_guards.redis.guard import RedisGuard as RedisGuard
@@ -58,15 +59,18 @@ _HOME = {
     "memory.guard": ("MemoryGuard",),
     "memory.guard_async": ("AsyncMemoryGuard",),
     "objects.collect": ("UploadFound",),
+    "objects.filesystem": ("FencedFileSystem",),
     "objects.guard": ("ObjectStoreGuard",),
     "objects.guard_async": ("AsyncObjectStoreGuard",),
     "objects.history": ("PublicationFound",),
     "objects.in_place": ("StoredObject",),
     "objects.pointer": ("Entry",),
     "objects.probe": ("ProbeReport",),
-    "objects.publication": ("Publication", "Stream"),
-    "objects.publication_async": ("AsyncPublication", "AsyncStream"),
+    "objects.publication": ("Publication",),
+    "objects.publication_async": ("AsyncPublication",),
     "objects.reading": ("PublicationDiff",),
+    "objects.stream": ("Stream",),
+    "objects.stream_async": ("AsyncStream",),
     "psycopg.guard": ("PsycopgGuard",),
     "psycopg.guard_async": ("AsyncPsycopgGuard",),
     "redis.guard": ("RedisGuard", "RedisTransaction"),
@@ -83,6 +87,7 @@ _NEEDED_BY = {
     "http.guard": "httpx2",
     "http.guard_async": "httpx2",
     "objects": "obstore",
+    "objects.filesystem": "fsspec",
     "psycopg": "psycopg",
     "sqlalchemy": "sqlalchemy",
 }
@@ -128,5 +133,5 @@ def _needed_by(module: str) -> str:
 
 
 def _is_installed(module: str) -> bool:
-    needed = _needed_by(module)
-    return not needed or importlib.util.find_spec(needed) is not None
+    needed = {_NEEDED_BY.get(module), _NEEDED_BY.get(module.partition(".")[0])} - {None}
+    return all(importlib.util.find_spec(str(package)) is not None for package in needed)

@@ -130,7 +130,7 @@ def _done(shown: Any) -> Done:
 
 def read_json(data: bytes) -> Any:
     """Return the value of JSON in UTF-8. Raise ValueError where it is none, or where an object has a member twice."""
-    return json.loads(data.decode("utf-8"), object_pairs_hook=_members_once)
+    return _decoder.decode(data.decode("utf-8"))
 
 
 def _members_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -138,6 +138,9 @@ def _members_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         raise ValueError("a member is there twice")
     return found
+
+
+_decoder = json.JSONDecoder(object_pairs_hook=_members_once)
 
 
 def members(shown: Any, *names: str, **defaults: Any) -> list[Any]:

@@ -12,7 +12,6 @@ NAMES = {
     "AbstractAsyncContextManager": "AbstractContextManager",
     "__aenter__": "__enter__",
     "__aexit__": "__exit__",
-    "__aiter__": "__iter__",
     "aclose": "close",
     "aiter_bytes": "iter_bytes",
     "anext": "next",

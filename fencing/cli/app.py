@@ -63,6 +63,7 @@ app.command("sql", cls=Command)(databases.sql)
 
 _objects = typer.Typer(help="Look after what guards keep in an object store.")
 _objects.command("verify", cls=Command)(objects.verify)
+_objects.command("history", cls=Command)(objects.history)
 _objects.command("collect", cls=Command)(takes_services(objects.collect))
 app.add_typer(_objects, name="objects")
 

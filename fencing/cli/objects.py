@@ -1,14 +1,15 @@
-"""What guards keep in object stores: ``fencing objects verify`` and ``fencing objects collect``."""
+"""What guards keep in object stores: ``fencing objects verify``, ``history`` and ``collect``."""
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Any
 
 import typer
 
 from fencing import GuardNotEnforceable
 from fencing.cli import status
-from fencing.cli.display import progress, seconds_of, shown, url_of
+from fencing.cli.display import progress, say_rows, seconds_of, shown, stamp, url_of
 from fencing.cli.options import check_age, check_wait, within
 from fencing.cli.output import say, say_json
 from fencing.cli.services import Services
@@ -45,15 +46,47 @@ def verify(store_url: StoreUrl, prefix: Prefix = "fencing/", json: Json = False)
     return 0
 
 
+def history(
+    store_url: StoreUrl,
+    name: Annotated[str, typer.Argument(help="The name of the lock.")],
+    prefix: Prefix = "fencing/",
+    json: Json = False,
+) -> int:
+    """List the publications that can be read and restored, the newest first. Status 1: there is none."""
+    found = _guard_of(store_url, prefix).publications(name)
+    if json:
+        say_json(
+            [
+                {
+                    "id": each.id,
+                    "number": each.number,
+                    "at": stamp(each.at),
+                    "until": None if each.until is None else stamp(each.until),
+                    "objects": each.objects,
+                    "bytes": each.size,
+                }
+                for each in found
+            ]
+        )
+    else:
+        say_rows(
+            ("FROM", "UNTIL", "NUMBER", "OBJECTS", "BYTES", "ID"),
+            ((stamp(each.at), _until(each.until), each.number, each.objects, each.size, each.id) for each in found),
+        )
+    return 0 if found else status.NOT_THERE
+
+
+def _until(moment: datetime | None) -> str:
+    return "current" if moment is None else stamp(moment)
+
+
 def collect(
     services: Services,
     store_url: StoreUrl,
     names: Annotated[list[str], typer.Argument(metavar="NAME", help="The locks whose old uploads are deleted.")],
     older_than: Annotated[
         str | None,
-        typer.Option(
-            metavar="AGE", callback=check_age, help="Keep younger uploads, for readers that use them: 1h, 7d."
-        ),
+        typer.Option(metavar="AGE", callback=check_age, help="Keep what was current, or uploaded, since then: 1h, 7d."),
     ] = None,
     newest: Annotated[
         int,
@@ -61,16 +94,17 @@ def collect(
             "--keep",
             metavar="COUNT",
             callback=within("a number, 0 or more", 0),
-            help="How many of the newest old uploads to keep.",
+            help="How many of the newest earlier publications to keep.",
         ),
     ] = 0,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Delete nothing, and say what would be deleted.")] = False,
     timeout: Annotated[
         float, typer.Option(metavar="SECONDS", callback=check_wait, help="How long to wait for each lock.")
     ] = 10.0,
     prefix: Prefix = "fencing/",
     json: Json = False,
 ) -> int:
-    """Delete what is not current, under the lock of each name.
+    """Delete what no publication that is kept needs, under the lock of each name.
 
     It may be repeated.
     """
@@ -81,13 +115,15 @@ def collect(
         for name in names:
             uploads = size = 0
             with progress(f"collecting {name}") as note, coordinator.hold(name, timeout) as lease:
-                while found := guard.collect(lease, keep=newest, older_than=age):
+                while found := guard.collect(lease, keep=newest, older_than=age, dry_run=dry_run):
                     uploads += len(found)
                     size += sum(each.size for each in found)
                     note(f"collecting {name}, uploads deleted: {uploads}")
+                    if dry_run:
+                        break
             collected.append({"name": name, "uploads": uploads, "bytes": size})
             if not json:
-                say(f"{shown(name)}: uploads deleted: {uploads}, bytes: {size}")
+                say(f"{shown(name)}: uploads {'to delete' if dry_run else 'deleted'}: {uploads}, bytes: {size}")
     if json:
         say_json(collected)
     return 0

@@ -7,6 +7,9 @@ from typing import NoReturn
 _EXTRAS = {
     "aiomysql": "mysql",
     "asyncpg": "asyncpg",
+    "celery": "celery",
+    "django": "django",
+    "fsspec": "fsspec",
     "httptools": "etcd",
     "httpx2": "http",
     "kazoo": "zookeeper",

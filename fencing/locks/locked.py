@@ -25,13 +25,16 @@ Skipped = TypeVar("Skipped", covariant=True)
 Busy = Literal["raise", "skip"]
 """What a call does that does not get its lock: raise NotAcquired, or return None without the function."""
 
+OnBusy = Callable[[NotAcquired], Skipped]
+"""Likewise: a function that is called with the NotAcquired, and whose result is the call's."""
+
 BUSY_REASONS = ("held", "full")
 """The reasons of a NotAcquired for which a call is skipped: somebody else has the lock, or others wait for it. Any
 other reason says that something is wrong, and that perhaps nobody does the work."""
 
 
 class Decorator(Protocol[Skipped]):
-    """The decorator that :meth:`fencing.Coordinator.locked` returns. ``Skipped`` is None if calls may be skipped."""
+    """The decorator that :meth:`fencing.Coordinator.locked` returns. ``Skipped``: what calls return if skipped."""
 
     @overload
     def __call__(self, function: Callable[Concatenate[Lease, P], R]) -> Callable[P, R | Skipped]: ...
@@ -44,7 +47,7 @@ class Decorator(Protocol[Skipped]):
 
 
 class AsyncDecorator(Protocol[Skipped]):
-    """The decorator that :meth:`fencing.AsyncCoordinator.locked` returns. ``Skipped`` is None if calls may be
+    """The decorator that :meth:`fencing.AsyncCoordinator.locked` returns. ``Skipped``: what calls return that are
     skipped."""
 
     @overload
@@ -120,14 +123,20 @@ def check_template(template: object) -> None:
         raise TypeError(f'locked takes a resource such as "orders:{{order_id}}", not {kind}')
 
 
-def check_busy(busy: object) -> Busy:
-    """Return ``busy`` if it is one of the two words; raise ValueError otherwise."""
-    if busy not in get_args(Busy):
+def check_busy(busy: object, timeout: float | None) -> float | None:
+    """Return how long a call waits for its lock. Raise ValueError or TypeError if ``busy`` is wrong.
+
+    Args:
+        timeout: that of the decorator. None is no wait at all for calls that may be skipped.
+    """
+    if inspect.iscoroutinefunction(busy):
+        raise TypeError(f"busy must be a plain function, not the async {_name(busy)}; it decides, and does not wait")
+    if not callable(busy) and busy not in get_args(Busy):
         raise ValueError(
-            f'busy must be "raise" (NotAcquired) or "skip" (the call returns None), not {busy!r:.100}; '
-            f"it is about a lock that another holder has"
+            f'busy must be "raise" (NotAcquired), "skip" (the call returns None), or a function of the NotAcquired, '
+            f"not {busy!r:.100}; it is about a lock that another holder has"
         )
-    return busy  # type: ignore[return-value]
+    return 0 if timeout is None and busy != "raise" else timeout
 
 
 def _fields_of(
@@ -187,7 +196,10 @@ def not_a_coroutine(result: R, function: Callable[..., Any]) -> R:
 
 
 def locked(
-    hold: Callable[[str], AbstractContextManager[Any]], template: str, busy: Busy, function: Callable[..., Any]
+    hold: Callable[[str], AbstractContextManager[Any]],
+    template: str,
+    busy: Busy | OnBusy[Any],
+    function: Callable[..., Any],
 ) -> Any:
     """Return ``function`` under the lock that ``hold`` returns for the resource of each call."""
     check_function(function, "locked", asynchronous=False)
@@ -205,14 +217,17 @@ def locked(
         except NotAcquired as error:
             if acquired or not _may_skip(busy, error):
                 raise
-            return None
+            return _skip(busy, error)
 
     call.__signature__ = decorated.signature  # type: ignore[attr-defined]
     return call
 
 
 def locked_async(
-    hold: Callable[[str], AbstractAsyncContextManager[Any]], template: str, busy: Busy, function: Callable[..., Any]
+    hold: Callable[[str], AbstractAsyncContextManager[Any]],
+    template: str,
+    busy: Busy | OnBusy[Any],
+    function: Callable[..., Any],
 ) -> Any:
     """Return the coroutine function under the lock that ``hold`` returns for the resource of each call."""
     check_function(function, "locked", asynchronous=True)
@@ -230,11 +245,16 @@ def locked_async(
         except NotAcquired as error:
             if acquired or not _may_skip(busy, error):
                 raise
-            return None
+            return _skip(busy, error)
 
     call.__signature__ = decorated.signature  # type: ignore[attr-defined]
     return call
 
 
-def _may_skip(busy: Busy, error: NotAcquired) -> bool:
-    return busy == "skip" and error.reason in BUSY_REASONS
+def _may_skip(busy: Busy | OnBusy[Any], error: NotAcquired) -> bool:
+    return busy != "raise" and error.reason in BUSY_REASONS
+
+
+def _skip(busy: Busy | OnBusy[Any], error: NotAcquired) -> Any:
+    """Return what the call returns that does not run its function."""
+    return busy(error) if callable(busy) else None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from fencing.kernel.admission import as_fence
@@ -52,6 +54,22 @@ class ObjectGuard:
     def __repr__(self) -> str:
         store = re.sub(" object at 0x[0-9a-f]+|^<|>$", "", repr(self._io.store))
         return f"<{type(self).__name__} on {store}, prefix {self._layout.prefix!r}, timeout {self._timeout:g} s>"
+
+    def __reduce__(self) -> Any:
+        """Make a guard of the same arguments elsewhere. It tries its store out anew, and has acknowledged nothing."""
+        try:
+            self._io.store.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+        except (TypeError, pickle.PicklingError) as error:
+            raise TypeError(
+                f"{type(self).__name__} cannot be pickled, because its store cannot ({error}); use a store that other "
+                f"processes reach, such as obstore.store.S3Store"
+            ) from error
+        options: dict[str, Any] = {
+            "prefix": self._layout.prefix,
+            "timeout": self._timeout,
+            "upload_timeout": self._upload_timeout,
+        }
+        return partial(type(self), **options), (self._io.store,)
 
     def _scope(self, resource: str, seconds: float | None = None) -> Scope:
         check_resource(resource)

@@ -21,9 +21,10 @@ from storage_guards.objects.in_place import StoredObject
 from storage_guards.objects.loop import in_loop
 from storage_guards.objects.plans import ANYTHING, Anything
 from storage_guards.objects.probe import ProbeReport
-from storage_guards.objects.publication import Publication, Stream
+from storage_guards.objects.publication import Publication
 from storage_guards.objects.requests import Close, Next, OpenBody, Progressed
 from storage_guards.objects.shared_probe import ProbedOnce
+from storage_guards.objects.stream import Stream
 from storage_guards.sending import Sending
 
 T = TypeVar("T")
@@ -158,7 +159,7 @@ class ObjectStoreGuard(ProbedOnce):
         self._verified(scope.seconds)
         try:
             published = self._run(plan, progress)
-            return Publication(scope.resource, published, scope.directory, self._run, self._upload_timeout)
+            return Publication(scope.resource, published, self)
         except BaseException as error:  # noqa: BLE001 - raised again, with its meaning
             raise sending.explain(error)  # noqa: B904 - it sets the cause
 
@@ -171,8 +172,8 @@ class ObjectStoreGuard(ProbedOnce):
 
         Args:
             resource: the name of the lock.
-            at: the id of a publication that :meth:`publications` lists; the number of a fence, for the last that it
-                published; or a datetime, for what was current then, by the publishers' clocks. None: now.
+            at: the id of a publication that :meth:`publications` lists. Or the number of a fence: the last that it
+                published. Or a datetime: what was current then, by the publishers' clocks. None: now.
 
         Raises:
             TypeError, ValueError: ``at`` is malformed. The text says how.
@@ -182,11 +183,8 @@ class ObjectStoreGuard(ProbedOnce):
             GuardNotEnforceable: the pointer or the manifest has a format that this version does not understand, or the
                 store refuses. The text says what to do.
         """
-        scope = self._scope(resource)
-        found = self._run(self._plan_publication(scope, at))
-        if found is None:
-            return None
-        return Publication(resource, found, scope.directory, self._run, self._upload_timeout)
+        found = self._run(self._plan_publication(self._scope(resource), at))
+        return None if found is None else Publication(resource, found, self)
 
     def publications(self, resource: str) -> list[PublicationFound]:
         """List the publications that can be read: the current one, and the last 32 that were, without what was
@@ -232,12 +230,13 @@ class ObjectStoreGuard(ProbedOnce):
         self._verified(scope.seconds)
         try:
             published = self._run(plan)
-            return Publication(scope.resource, published, scope.directory, self._run, self._upload_timeout)
+            return Publication(scope.resource, published, self)
         except BaseException as error:  # noqa: BLE001 - raised again, with its meaning
             raise sending.explain(error)  # noqa: B904 - it sets the cause
 
     def open(self, resource: str, name: str) -> Stream:
-        """Open the bytes of one current object, as a stream. For several that belong together, :meth:`read` first.
+        """Open the bytes of one current object, and begin to read all of it. For several that belong together,
+        :meth:`read` first.
 
         Raises:
             KeyError: nothing of that name is current. Read again later.
@@ -248,8 +247,10 @@ class ObjectStoreGuard(ProbedOnce):
             current = self.read(resource)
             if current is None:
                 raise KeyError(f"nothing is published for {resource!r}, so it has no {name!r}; publish it first")
+            stream = current.open(name)
             try:
-                return current.open(name)
+                self._run(stream._reading.plan_begin())
+                return stream
             except StaleRead as error:
                 stale = error
         raise stale

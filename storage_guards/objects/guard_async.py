@@ -20,9 +20,10 @@ from storage_guards.objects.history import OPEN_ROUNDS, At, PublicationFound, pl
 from storage_guards.objects.in_place import StoredObject
 from storage_guards.objects.plans import ANYTHING, Anything
 from storage_guards.objects.probe import ProbeReport
-from storage_guards.objects.publication_async import AsyncPublication, AsyncStream
+from storage_guards.objects.publication_async import AsyncPublication
 from storage_guards.objects.requests import Close, Next, OpenBody, Progressed
 from storage_guards.objects.shared_probe import AsyncProbedOnce
+from storage_guards.objects.stream_async import AsyncStream
 from storage_guards.sending import Sending
 
 T = TypeVar("T")
@@ -168,7 +169,7 @@ class AsyncObjectStoreGuard(AsyncProbedOnce):
         await self._verified(scope.seconds)
         try:
             published = await self._run(plan, progress)
-            return AsyncPublication(scope.resource, published, scope.directory, self._run, self._upload_timeout)
+            return AsyncPublication(scope.resource, published, self)
         except BaseException as error:  # noqa: BLE001 - raised again, with its meaning
             raise sending.explain(error)  # noqa: B904 - it sets the cause
 
@@ -181,8 +182,8 @@ class AsyncObjectStoreGuard(AsyncProbedOnce):
 
         Args:
             resource: the name of the lock.
-            at: the id of a publication that :meth:`publications` lists; the number of a fence, for the last that it
-                published; or a datetime, for what was current then, by the publishers' clocks. None: now.
+            at: the id of a publication that :meth:`publications` lists. Or the number of a fence: the last that it
+                published. Or a datetime: what was current then, by the publishers' clocks. None: now.
 
         Raises:
             TypeError, ValueError: ``at`` is malformed. The text says how.
@@ -192,11 +193,8 @@ class AsyncObjectStoreGuard(AsyncProbedOnce):
             GuardNotEnforceable: the pointer or the manifest has a format that this version does not understand, or the
                 store refuses. The text says what to do.
         """
-        scope = self._scope(resource)
-        found = await self._run(self._plan_publication(scope, at))
-        if found is None:
-            return None
-        return AsyncPublication(resource, found, scope.directory, self._run, self._upload_timeout)
+        found = await self._run(self._plan_publication(self._scope(resource), at))
+        return None if found is None else AsyncPublication(resource, found, self)
 
     async def publications(self, resource: str) -> list[PublicationFound]:
         """List the publications that can be read: the current one, and the last 32 that were, without what was
@@ -247,12 +245,13 @@ class AsyncObjectStoreGuard(AsyncProbedOnce):
         await self._verified(scope.seconds)
         try:
             published = await self._run(plan)
-            return AsyncPublication(scope.resource, published, scope.directory, self._run, self._upload_timeout)
+            return AsyncPublication(scope.resource, published, self)
         except BaseException as error:  # noqa: BLE001 - raised again, with its meaning
             raise sending.explain(error)  # noqa: B904 - it sets the cause
 
     async def open(self, resource: str, name: str) -> AsyncStream:
-        """Open the bytes of one current object, as a stream. For several that belong together, :meth:`read` first.
+        """Open the bytes of one current object, and begin to read all of it. For several that belong together,
+        :meth:`read` first.
 
         Raises:
             KeyError: nothing of that name is current. Read again later.
@@ -263,8 +262,10 @@ class AsyncObjectStoreGuard(AsyncProbedOnce):
             current = await self.read(resource)
             if current is None:
                 raise KeyError(f"nothing is published for {resource!r}, so it has no {name!r}; publish it first")
+            stream = await current.open(name)
             try:
-                return await current.open(name)
+                await self._run(stream._reading.plan_begin())
+                return stream
             except StaleRead as error:
                 stale = error
         raise stale

@@ -15,8 +15,10 @@ import atexit
 import time
 from collections.abc import AsyncIterator, Awaitable
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any, TypeVar
 
+from obstore import sign_async
 from obstore.exceptions import BaseError
 from obstore.store import AzureStore, GCSStore, S3Store
 
@@ -52,6 +54,7 @@ from storage_guards.objects.requests import (
     Put,
     Read,
     Send,
+    Sign,
     Together,
     Unrepeated,
     Version,
@@ -141,11 +144,13 @@ class ObjectIO:
             case Unrepeated():
                 return await self._perform_unrepeated(request.request)
             case Open():
-                found = await _bounded(self._find(request.key), request.seconds, f"reading {request.key}")
-                return None if found is None else found.stream(min_chunk_size=PIECE)
+                return await self._open(request)
             case Read():
                 piece = await _bounded(_next(request.stream), request.seconds, f"reading {request.key}")
                 return None if piece is None else bytes(piece)
+            case Sign():
+                urls = sign_async(self.store, "GET", list(request.keys), timedelta(seconds=request.valid))
+                return await _bounded(urls, request.seconds, f"signing {len(request.keys)} URLs")
             case Begin():
                 return _Upload(self.store, request)
             case Send(upload=_Upload() as upload):
@@ -230,6 +235,18 @@ class ObjectIO:
         except FileNotFoundError as error:
             require_bucket(error, key)
             return None
+
+    async def _open(self, request: Open) -> Any:
+        options = {} if request.part is None else {"range": request.part}
+        found = await _bounded(self._find(request.key, **options), request.seconds, f"reading {request.key}")
+        if found is None:
+            return None
+        size = found.meta["size"]
+        if request.size not in (None, size):
+            raise Lost(f"it has {size} bytes instead of {request.size}")
+        if request.part is not None and found.range != request.part:
+            raise Lost(f"the store gave the bytes {found.range} instead of {request.part}")
+        return found.stream(min_chunk_size=PIECE)
 
     async def _get(self, request: Get) -> Found | None:
         async def read() -> Found | None:

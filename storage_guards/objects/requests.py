@@ -126,10 +126,17 @@ class List:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """Begin to read an object: a stream of its bytes, or None where there is no object."""
+    """Begin to read an object: a stream of its bytes, or None where there is no object.
+
+    Args:
+        size: of the object; :class:`Lost` where it has another. None: any.
+        part: its first byte, and the one behind its last. None: all of it.
+    """
 
     key: str
     seconds: float
+    size: int | None = None
+    part: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +145,15 @@ class Read:
 
     stream: object
     key: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """Make URLs that anyone may get for ``valid`` seconds, as a list. It asks for credentials at most."""
+
+    keys: Sequence[str]
+    valid: float
     seconds: float
 
 

@@ -495,8 +495,8 @@ def django_hint(connection: object) -> str:
     if type(connection).__module__.partition(".")[0] != "django":
         return ""
     return (
-        "; with Django, give the guard a connection string, and call guard.advance(connection.connection, lease) first "
-        "in transaction.atomic()"
+        "; with Django, use fencing.contrib.django.DjangoGuard. Or give the guard a connection string, and call "
+        "guard.advance(connection.connection, lease) first in transaction.atomic()"
     )
 
 

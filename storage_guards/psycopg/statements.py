@@ -17,7 +17,7 @@ from fencing.kernel.errors import GuardNotEnforceable
 from storage_guards.sql.outcome import TABLE
 from storage_guards.sql.plans import Statement
 from storage_guards.sql.schema import POSTGRESQL_VISIBLE_TABLES, Choice, quoted
-from storage_guards.sql.statements import Statements, calls_in, digest_of, enforced_in, limits, statements_on
+from storage_guards.sql.statements import Statements, calls_in, digest_of, enforced_in, statements_on
 from storage_guards.sql.table import DONE
 
 AnyConnection = Connection[Any] | AsyncConnection[Any]
@@ -138,6 +138,25 @@ def _opening(
         parts.append("DEFERRABLE" if deferrable else "NOT DEFERRABLE")
     statements = [" ".join(parts), *limits(seconds, idle=idle)]
     return "; ".join(statements), len(statements)
+
+
+def limits(seconds: float, *, idle: bool = True) -> list[str]:
+    """Return the statements that bound what this transaction can wait for, and how long others can wait for it.
+
+    The first bounds each statement, and so each wait for a lock. The others are for blocks with statements of a caller
+    (``idle``). They bound each wait for a lock, also where a block removes the first bound for a slow statement. They
+    end the session of a client that stands still between two statements, or while it is being sent rows.
+    """
+    limit = f" = {max(1, round(seconds * 1000))}"
+    of_each_statement = "SET LOCAL statement_timeout" + limit
+    if not idle:
+        return [of_each_statement]
+    return [
+        of_each_statement,
+        "SET LOCAL lock_timeout" + limit,
+        "SET LOCAL idle_in_transaction_session_timeout" + limit,
+        "SET LOCAL tcp_user_timeout" + limit,
+    ]
 
 
 PREPARED = ("check", "claim")

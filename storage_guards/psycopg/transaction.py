@@ -17,10 +17,9 @@ from psycopg.pq import ExecStatus
 from fencing.kernel.errors import GuardNotEnforceable
 from storage_guards.psycopg.errors import commit_was_refused
 from storage_guards.psycopg.plans import locate, locate_here
-from storage_guards.psycopg.statements import COMMIT, AnyConnection, MarkAccess, opening_of
+from storage_guards.psycopg.statements import COMMIT, AnyConnection, MarkAccess, limits, opening_of
 from storage_guards.psycopg.wire import ask, failure_of, first_row, has_unread, is_open, perform, require_ready
 from storage_guards.sql.plans import plan_check, plan_claim
-from storage_guards.sql.statements import limits
 from storage_guards.sql.transaction import GuardedTransaction
 
 _ENDED_INSIDE = (

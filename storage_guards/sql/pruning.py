@@ -140,13 +140,14 @@ class PruningStatements(NamedTuple):
 def on_postgresql(table: str, pruning: Pruning) -> PruningStatements:
     """Return the statements for this mark table of PostgreSQL."""
     old = pruning.condition(f"claimed_at < clock_timestamp() - interval '{pruning.seconds:.3f} seconds'")
-    return _statements(table, old, "greatest", " FOR UPDATE SKIP LOCKED")
+    # Not IN: a plan may join with its query, and execute that once for each mark. Then BATCH bounds nothing.
+    return _statements(table, old, "greatest", "= ANY (ARRAY({} FOR UPDATE SKIP LOCKED))")
 
 
 def on_sqlite(table: str, pruning: Pruning) -> PruningStatements:
     """Return the statements for this mark table of SQLite."""
     old = pruning.condition(f"claimed_at < strftime('%Y-%m-%d %H:%M:%S', 'now', '-{pruning.seconds:.3f} seconds')")
-    return _statements(table, old, "max", "")
+    return _statements(table, old, "max", "IN ({})")
 
 
 def lock_names_of_mysql(table: str, may_go: str) -> str:
@@ -155,12 +156,15 @@ def lock_names_of_mysql(table: str, may_go: str) -> str:
     return f"SELECT HEX(resource) FROM {table} WHERE {may_go} LIMIT {BATCH} FOR UPDATE SKIP LOCKED"
 
 
-def _statements(table: str, old: str, largest: str, skip: str) -> PruningStatements:
+def _statements(table: str, old: str, largest: str, is_one_of: str) -> PruningStatements:
+    batch = (
+        f"SELECT resource FROM {table} WHERE {old} "
+        f"AND {largest}(number, readers) <= (SELECT number FROM {table} WHERE resource = '{FLOOR}') "
+        f"LIMIT {BATCH}"
+    )
     return PruningStatements(
         f"UPDATE {table} SET number = {largest}(number, "
         f"COALESCE((SELECT max({largest}(number, readers)) FROM {table} WHERE {old}), 0)) "
         f"WHERE resource = '{FLOOR}' RETURNING number",
-        f"DELETE FROM {table} WHERE resource IN (SELECT resource FROM {table} WHERE {old} "
-        f"AND {largest}(number, readers) <= (SELECT number FROM {table} WHERE resource = '{FLOOR}') "
-        f"LIMIT {BATCH}{skip})",
+        f"DELETE FROM {table} WHERE resource {is_one_of.format(batch)}",
     )

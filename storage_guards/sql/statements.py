@@ -55,25 +55,6 @@ def enforced_in(schema: str) -> str:
     return f"to_regprocedure('{quoted(schema)}.fencing_check(text, bigint, text, text)') IS NOT NULL"
 
 
-def limits(seconds: float, *, idle: bool = True) -> list[str]:
-    """Return what bounds the waits of a transaction of PostgreSQL, and how long others can wait for it.
-
-    The first bounds each statement, and so each wait for a lock. The others are for blocks with statements of a caller
-    (``idle``). They bound each wait for a lock, also where a block removes the first bound for a slow statement. They
-    end the session of a client that stands still between two statements, or while it is being sent rows.
-    """
-    limit = f" = {max(1, round(seconds * 1000))}"
-    of_each_statement = "SET LOCAL statement_timeout" + limit
-    if not idle:
-        return [of_each_statement]
-    return [
-        of_each_statement,
-        "SET LOCAL lock_timeout" + limit,
-        "SET LOCAL idle_in_transaction_session_timeout" + limit,
-        "SET LOCAL tcp_user_timeout" + limit,
-    ]
-
-
 # In a savepoint, a row's xmin is the savepoint's own transaction id, not that of the outer transaction.
 _IS_OUTERMOST = "xmin = pg_current_xact_id()::xid"
 

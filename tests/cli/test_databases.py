@@ -232,6 +232,20 @@ def test_objects_collect(any_redis: RedisServer, s3_server: S3Server, variables:
             with coordinator.hold("report", 5) as lease:
                 guard.publish(lease, {"data": content})
         collect = ["objects", "collect", f"s3://{bucket}", "report", "--redis", any_redis.url]
+        old, new = reversed(guard.publications("report"))
+        history = fencing("objects", "history", f"s3://{bucket}", "report", **variables)
+        rows = [line.split("\t") for line in history.stdout.splitlines()]
+        assert [row[1:] for row in rows] == [
+            ["current", str(new.number), "1", "3", new.id],
+            [rows[0][0], str(old.number), "1", "3", old.id],
+        ]
+        shown = json.loads(fencing("objects", "history", f"s3://{bucket}", "report", "--json", **variables).stdout)
+        assert [set(each) for each in shown] == [{"id", "number", "at", "until", "objects", "bytes"}] * 2
+        assert [each["until"] for each in shown] == [None, shown[0]["at"]]
+        nothing = fencing("objects", "history", f"s3://{bucket}", "nothing", **variables)
+        assert (nothing.returncode, nothing.stdout) == (1, "")
+        would = fencing(*collect, "--dry-run", **variables)
+        assert (would.returncode, would.stdout) == (0, "report: uploads to delete: 1, bytes: 3\n")
         young = fencing(*collect, "--older-than", "1d", **variables)
         assert (young.returncode, young.stdout) == (0, "report: uploads deleted: 0, bytes: 0\n")
         kept = fencing(*collect, "--keep", "1", "--json", **variables)

@@ -377,7 +377,7 @@ def test_a_watcher_that_is_stopped_takes_nothing_from_the_grace(redis: str, coor
 
 
 def test_what_ignores_sigterm_is_killed_after_the_grace(redis: str, coordinator: Coordinator) -> None:
-    words = shell(f"({NEVER}) & {NEVER}", "--ttl", "1", "--grace", "0.3", "--lost-status", "5", redis=redis)
+    words = shell(f"({NEVER}) & {NEVER}", "--ttl", "3", "--grace", "0.3", "--lost-status", "5", redis=redis)
     with started(*words) as running:
         assert [running.line(), running.line()] == ["ready", "ready"]
         coordinator.force_release(NAME)
@@ -385,7 +385,7 @@ def test_what_ignores_sigterm_is_killed_after_the_grace(redis: str, coordinator:
 
 
 def test_a_frozen_holder_loses_the_lock_and_its_command(redis: str, coordinator: Coordinator) -> None:
-    with started(*shell("echo ready; exec sleep 60", "--ttl", "1", redis=redis)) as running:
+    with started(*shell("echo ready; exec sleep 60", "--ttl", "3", redis=redis)) as running:
         assert running.line() == "ready"
         running.signal(signal.SIGSTOP)
         lease = coordinator.acquire(NAME, timeout=SOON)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from django.db import connections
 from django.db.utils import OperationalError
+from psycopg import IsolationLevel
 
 from fencing.contrib.django import DjangoGuard
 from fencing.kernel.errors import GuardUnavailable
@@ -31,7 +32,8 @@ def closed_in_threads(alias: str) -> Iterator[None]:
     try:
         yield
     except OperationalError as error:  # the application, too, must be ready for these refusals
-        if (error.args or [0])[0] not in (1020, 1205, 1213) and "locked" not in str(error):
+        state = getattr(error.__cause__, "sqlstate", None) or (error.args or [0])[0]
+        if state not in ("40001", "40P01", 1020, 1205, 1213) and "locked" not in str(error):
             raise
         raise GuardUnavailable("the transaction was undone; retry") from error
     finally:
@@ -141,6 +143,12 @@ class TestPostgreSQLByServerSideBinding(DjangoContract):
 
 
 @pytest.mark.thorough
+class TestPostgreSQLSerializable(DjangoContract):
+    database = "postgres"
+    options = {"OPTIONS": {"isolation_level": IsolationLevel.SERIALIZABLE}}  # noqa: RUF012
+
+
+@pytest.mark.thorough
 class TestEnforcedPostgreSQL(DjangoContract):
     database = "postgres"
     enforced = True
@@ -149,6 +157,12 @@ class TestEnforcedPostgreSQL(DjangoContract):
 @pytest.mark.thorough
 class TestMariaDB(DjangoContract):
     database = "mariadb"
+
+
+@pytest.mark.thorough
+class TestMariaDBRepeatableRead(DjangoContract):
+    database = "mariadb"
+    options = {"OPTIONS": {"isolation_level": "repeatable read"}}  # noqa: RUF012
 
 
 @pytest.mark.thorough

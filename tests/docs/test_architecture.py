@@ -46,7 +46,7 @@ def test_the_drawing_and_the_table_of_folders_show_each_room(room: str) -> None:
     assert f"`{room}`" in rest.partition("## Sync and async")[0], "the table"
 
 
-ONE_SIDED = ("/testing", "/kernel", "guards/sql", "/cli")
+ONE_SIDED = ("/testing", "/kernel", "guards/sql", "/cli", "/contrib")
 
 
 @pytest.mark.parametrize("room", [room for room in ROOMS if not room.endswith(ONE_SIDED)])

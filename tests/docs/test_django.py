@@ -74,7 +74,7 @@ def test_the_recipe(postgres_url: str) -> None:
         [sys.executable, "-W", "ignore", "-c", program, url], cwd=ROOT, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
-    hint = "with Django, give the guard a connection string, and call guard.advance(connection.connection, lease) first"
+    hint = "with Django, use fencing.contrib.django.DjangoGuard. Or give the guard a connection string"
     lines = done.stdout.splitlines()
     assert [hint in line for line in lines] == [True, True, False, False], done.stdout
     assert lines[2:] == ["refused", "total 1"]

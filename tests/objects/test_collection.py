@@ -26,7 +26,8 @@ def test_history_and_collection(http: Desk) -> None:
         http.call(http.guard.claim, fence)
         for number in range(count):
             http.publish(fence, {name: b"%d" % number, "more": b"12345"})
-    http.refused(ZeroDivisionError, B, {"left": b"behind"}, progress=lambda *_: 1 // 0)
+    breaks_off = (bytes(2**20 // (9 - number) * (9 - number)) for number in range(10))
+    http.refused(ZeroDivisionError, B, {"left": b"behind", "big": breaks_off})
     history = http.call(http.guard.history, R)
     assert [each.number for each in history] == [1, 1, 2, 2]
     assert [each.current for each in history].count(True) == 1
@@ -133,3 +134,21 @@ def test_a_collected_publication_never_comes_back(desk: Desk) -> None:
     for options in ({}, {"replacing": old}):
         desk.side.expect(StaleRead, lambda options=options: desk.publish(B, {"x": old["x"]}, **options))
     assert desk.current == {"x": b"new"}
+
+
+@pytest.mark.thorough
+def test_each_store_lists_what_is_behind_a_key(http: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A collection goes on behind objects that it may not delete."""
+    monkeypatch.setattr(object_collect, "MOST_LISTED", 3)
+    names = [f"{number} ä" for number in range(7)]
+    kept = http.publish(A, dict.fromkeys(names, b"1"), claim=True)
+    http.publish(B, {"x": b"left"}, claim=True)
+    http.publish(B, {"x": b"left"})
+    http.call(http.guard.restore, B, kept)
+    http.call(http.guard.claim, C)
+    collected = []
+    while found := http.call(http.guard.collect, C):
+        collected += found
+    assert sum(len(each.sizes) for each in collected) == 2
+    assert http.current == dict.fromkeys(names, b"1")
+    assert len([each for page in http.store.list("fencing/orders=3A1/data/") for each in page]) == 7 + 1

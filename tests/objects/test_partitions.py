@@ -27,7 +27,8 @@ def keys_in(desk: Desk) -> list[str]:
 def test_partitions_keep_their_names(http: Desk) -> None:
     objects = {name: name.encode() for name in (*PLAIN, *ESCAPED)}
     http.publish(A, objects, claim=True)
-    assert sorted(key.partition("/~/")[2] for key in keys_in(http)) == sorted([*PLAIN, *ESCAPED.values()])
+    names = [key.partition("/~/")[2] for key in keys_in(http) if "/~/" in key]
+    assert sorted(names) == sorted([*PLAIN, *ESCAPED.values()])
     assert http.current == objects
     [found] = http.call(http.guard.history, R)
     assert set(found.sizes) == set(objects)

@@ -128,6 +128,8 @@ def test_marks_not_claimed_for_long(shop: Shop) -> None:
 
 def test_more_marks_than_one_transaction_takes(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pruning_module, "BATCH", 3)
+    if shop.way.database == "postgres":
+        shop.way.sql("ANALYZE fencing_marks")  # a plan for the one row that it has now, as the first plans of a table
     names = [f"many:{number}'\\é " for number in range(1, 11)]
     shop.claim(*(fence(name, number) for number, name in enumerate(names, 1)))
     deleted, next_batch = [], Pruning.next_batch

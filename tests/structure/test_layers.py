@@ -88,6 +88,11 @@ ROOMS = {
             ("zookeeper", ("fencing.zookeeper.session", "fencing.zookeeper.urls"), "kazoo"),
         )
     },
+    "fencing.contrib": Room(),
+    "fencing.contrib.celery": Room((KERNEL, LOCKS), ("celery",)),
+    "fencing.contrib.django": Room(
+        (KERNEL, LOCKS, "fencing.coordinator", "fencing.sql.errors", *SHARED, "storage_guards.sql"), ("django",)
+    ),
     "fencing.__main__": Room(("fencing.cli",)),
     "fencing.urls": Room((*BACKEND, "fencing.redis.urls", "fencing.redlock")),
     "fencing.redis": Room(BACKEND, ("redis",)),
@@ -227,6 +232,9 @@ ROOMS = {
     ),
     "storage_guards.psycopg": Room((KERNEL, "fencing.sql.errors", *SHARED, "storage_guards.sql"), ("psycopg",)),
     "storage_guards.objects": Room((KERNEL, *SHARED, "storage_guards.kept"), ("obstore",)),
+    "storage_guards.objects.filesystem": Room(
+        tuple(f"storage_guards.objects.{name}" for name in ("guard", "publication", "stream")), ("obstore", "fsspec")
+    ),
     "storage_guards.redis": Room((*REDIS_CLIENT, *SHARED), ("redis",)),
     "storage_guards.redis.clients": Room(
         (*REDIS_CONNECTIONS, "fencing.redis.connection_factory"), ("redis",)

@@ -35,7 +35,7 @@ def use_pymysql() -> None:
     """Let PyMySQL stand for mysqlclient, which has no wheels."""
     import pymysql
 
-    pymysql.version_info = (2, 2, 7, "final", 0)  # type: ignore[assignment] # what Django asks mysqlclient for
+    pymysql.version_info = (2, 2, 7, "final", 0)  # what Django asks mysqlclient for
     pymysql.install_as_MySQLdb()
 
 
@@ -64,7 +64,9 @@ def added(alias: str, url: str, **options: Any) -> Iterator[str]:
     if not settings.configured:
         configure(DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3"}}, LOGGING_CONFIG=None)
     default = connections.settings["default"]
-    made = connections.configure_settings({"default": default, alias: {**database(url), **options}})[alias]
+    entry = database(url)
+    entry = {**entry, **options, "OPTIONS": {**entry.get("OPTIONS", {}), **options.get("OPTIONS", {})}}
+    made = connections.configure_settings({"default": default, alias: entry})[alias]
     connections.settings[alias] = made
     try:
         yield alias

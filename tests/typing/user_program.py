@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import os
 import threading
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
@@ -166,6 +168,11 @@ def work() -> int:
         def write_report(lease: Lease, day: str) -> str:
             return day
 
+        @coordinator.locked("report:{day}", busy=lambda error: error.waited)
+        def count_lines(lease: Lease, day: str) -> str:
+            return day
+
+        assert_type(count_lines("2026-11-23"), str | float)
         assert_type(write_report("2026-11-23"), str | None)
         coordinator.locked("r", busy="wait")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
         assert_type(ship(42, urgent=True), str)
@@ -238,6 +245,10 @@ def publish() -> None:
         except OutcomeUnknown as unknown:
             assert_type(guard.landed(unknown), bool | None)
         guard.delete(lease)
+        assert_type(published.urls(["a.csv"], base="s3a://bucket"), dict[str, str])
+        assert_type(published.signed_urls(60), dict[str, str])
+        file: io.BufferedIOBase = published.open("a.csv")
+        assert_type(file.seek(-3, os.SEEK_END), int)
     with guard.open("r", "a.csv") as stream:
         assert_type(stream, Stream)
         for chunk in stream:
@@ -255,6 +266,7 @@ async def publish_async(body: AsyncIterator[bytes]) -> None:
         assert_type(await guard.write(lease, "today.csv", b"6", replacing=None), StoredObject)
     async with await guard.open("r", "a.csv") as stream:
         assert_type(stream, AsyncStream)
+        assert_type(await stream.seek(-3, os.SEEK_END), int)
         async for chunk in stream:
             assert_type(chunk, bytes)
 

@@ -10,7 +10,7 @@ from django.core.exceptions import ImproperlyConfigured, PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 
-from fencing.contrib.django.apps import coordinator
+from fencing.contrib.django.coordinator import coordinator
 from fencing.contrib.django.models import Lock, Mark
 from fencing.kernel.errors import FencingError
 

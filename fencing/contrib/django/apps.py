@@ -1,18 +1,11 @@
-"""The app: its checks, and the coordinator that the settings name."""
+"""The app, with its checks."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from django.apps import AppConfig
-from django.conf import settings
 from django.core import checks
-from django.core.exceptions import ImproperlyConfigured
-from django.utils.module_loading import import_string
 
-from fencing.coordinator import Coordinator
-
-SETTING = "FENCING_COORDINATOR"
+from fencing.contrib.django.checks import check_coordinator, check_tables
 
 
 class FencingConfig(AppConfig):
@@ -24,30 +17,5 @@ class FencingConfig(AppConfig):
 
     def ready(self) -> None:
         """Register the checks."""
-        from fencing.contrib.django.checks import check_coordinator, check_tables
-
         checks.register(check_coordinator)
         checks.register(check_tables, checks.Tags.database)
-
-
-def coordinator() -> Coordinator:
-    """Return the coordinator that the setting ``FENCING_COORDINATOR`` names.
-
-    Raises:
-        ImproperlyConfigured: the setting is missing, or names no sync coordinator. Correct it as the message says.
-    """
-    path = getattr(settings, SETTING, None)
-    if path is None:
-        raise ImproperlyConfigured(
-            f'{SETTING} is not set: name the coordinator of your project, as in {SETTING} = "shop.locks.coordinator"'
-        )
-    try:
-        found: Any = import_string(path)
-    except (ImportError, TypeError, AttributeError) as error:
-        raise ImproperlyConfigured(f"{SETTING} = {path!r} leads to nothing: {error}") from error
-    if not isinstance(found, Coordinator):
-        raise ImproperlyConfigured(
-            f"{SETTING} = {path!r} is a {type(found).__name__}: name a sync coordinator, such as "
-            f"fencing.connect(…) returns. Django's connections and commands are of threads"
-        )
-    return found

@@ -10,7 +10,7 @@ from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
 from django.db import Error, connections
 
-from fencing.contrib.django.apps import SETTING, coordinator
+from fencing.contrib.django.coordinator import SETTING, coordinator
 from fencing.contrib.django.marks import marks_of
 from fencing.kernel.errors import GuardNotEnforceable
 

@@ -234,8 +234,8 @@ class DjangoGuard:
         require_autocommit(connection)
         errors = DjangoErrors([unknown.fence], seconds, ASK_AGAIN)
         with errors, transaction.atomic(using=self._using, durable=True):
+            use_read_committed(self._marks, connection)
             with self._marks.bounded(connection, seconds):
-                use_read_committed(self._marks, connection)
                 verdict = self._marks.perform(connection, plan_settle(unknown))
             transaction.set_rollback(True, using=self._using)
             return verdict

@@ -27,7 +27,7 @@ from storage_guards.sql.schema import (
     quoted,
     read_visible_tables,
 )
-from storage_guards.sql.statements import LOCK_CREATION, Statements, calls_in, enforced_in, limits, statements_on
+from storage_guards.sql.statements import LOCK_CREATION, Statements, calls_in, enforced_in, statements_on
 from storage_guards.sql.table import ADDED, DONE, DatabaseName
 
 T = TypeVar("T")
@@ -38,6 +38,9 @@ _PLACES = {name: f"%({name})s" for name in ("resource", "number", "token", "writ
 
 _READ_COMMITTED = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED"
 _HAS_BEGUN = 1568  # "Transaction characteristics can't be changed while a transaction is in progress"
+_BOUNDS = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout", "tcp_user_timeout")
+"""PostgreSQL's bounds of a transaction: of each statement, of each wait for a lock, and of a client that stands still
+between two statements, or while it is sent rows."""
 _IDLE = 0
 """TransactionStatus.IDLE of psycopg, and TRANSACTION_STATUS_IDLE of psycopg2."""
 _RETURNING_SINCE = (3, 35, 0)
@@ -144,9 +147,9 @@ class PostgreSQLMarks(Marks):
 
     @contextmanager
     def bounded(self, connection: Any, seconds: float) -> Iterator[None]:
+        limit = max(1, round(seconds * 1000))
         with connection.cursor() as cursor:
-            for each in limits(seconds):
-                cursor.execute(each)
+            cursor.execute("SELECT " + ", ".join(f"set_config('{name}', '{limit}', true)" for name in _BOUNDS))
         yield
 
 

@@ -64,9 +64,9 @@ class DjangoTransaction(GuardedTransaction[Marks]):
         """Begin and admit a transaction of the guard's own on entry; commit it or roll it back on exit."""
         require_autocommit(connection)
         with transaction.atomic(using=connection.alias, durable=True):
+            if not self.writes:
+                use_read_committed(self._marks, connection)
             with self._marks.bounded(connection, self.seconds):
-                if not self.writes:
-                    use_read_committed(self._marks, connection)
                 self._admit(connection)
             try:
                 savepoint = self._set_savepoint(connection) if self.caller_block else ""
@@ -138,8 +138,8 @@ class DjangoTransaction(GuardedTransaction[Marks]):
 class State:
     """What Django knows of a connection's transaction.
 
-    The blocks that a ``TestCase`` opens around each test do not count, as they do not for ``atomic(durable=True)``:
-    in a test, the code under test finds the blocks that it finds without one.
+    The blocks that a ``TestCase`` opens around each test do not count, as they do not for ``atomic(durable=True)``. So
+    the code under test finds the same as without a test.
     """
 
     def __init__(self, connection: Any) -> None:

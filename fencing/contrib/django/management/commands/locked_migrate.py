@@ -10,7 +10,7 @@ from django.core.management.base import CommandError
 from django.core.management.commands.migrate import Command as Migrate
 from django.db import connections, transaction
 
-from fencing.contrib.django.apps import coordinator
+from fencing.contrib.django.coordinator import coordinator
 from fencing.contrib.django.guard import DjangoGuard
 from fencing.kernel.errors import FencingError, LeaseLost, NotAcquired, StaleFence, UnclaimedFence
 from fencing.locks.lease import Lease
