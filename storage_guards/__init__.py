@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from storage_guards.redis.guard import RedisTransaction as RedisTransaction
     from storage_guards.redis.guard_async import AsyncRedisGuard as AsyncRedisGuard
     from storage_guards.redis.guard_async import AsyncRedisTransaction as AsyncRedisTransaction
+    from storage_guards.sql.listing import ListedMark as ListedMark
     from storage_guards.sql.verify import Finding as Finding
     from storage_guards.sql.verify import VerifyReport as VerifyReport
     from storage_guards.sqlalchemy.guard import SQLAlchemyGuard as SQLAlchemyGuard
@@ -70,11 +71,11 @@ _HOME = {
     "objects.in_place": ("StoredObject",),
     "objects.pointer": ("Entry",),
     "objects.probe": ("ProbeReport",),
+    "objects.publication": ("Publication",),
+    "objects.publication_async": ("AsyncPublication",),
     "objects.staging": ("Staging", "Writer"),
     "objects.staging_async": ("AsyncStaging", "AsyncWriter"),
     "objects.upload": ("Upload",),
-    "objects.publication": ("Publication",),
-    "objects.publication_async": ("AsyncPublication",),
     "objects.reading": ("PublicationDiff",),
     "objects.stream": ("Stream",),
     "objects.stream_async": ("AsyncStream",),
@@ -82,6 +83,7 @@ _HOME = {
     "psycopg.guard_async": ("AsyncPsycopgGuard",),
     "redis.guard": ("RedisGuard", "RedisTransaction"),
     "redis.guard_async": ("AsyncRedisGuard", "AsyncRedisTransaction"),
+    "sql.listing": ("ListedMark",),
     "sql.verify": ("Finding", "VerifyReport"),
     "sqlalchemy.guard": ("SQLAlchemyGuard",),
     "sqlalchemy.guard_async": ("AsyncSQLAlchemyGuard",),

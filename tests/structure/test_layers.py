@@ -78,7 +78,11 @@ ROOMS = {
             ("redis_server", (), "redis"),
             ("redlock", (), "redis"),
             ("rights", (), "redis"),
-            ("databases", ("fencing.sql", "storage_guards"), "sqlalchemy"),
+            ("databases", ("fencing.sql", "storage_guards.sqlalchemy.waits"), "sqlalchemy"),
+            ("sql", ("fencing.sql", "storage_guards"), "sqlalchemy"),
+            ("postgresql", (), "sqlalchemy"),
+            ("mysql", (), "sqlalchemy"),
+            ("sqlite", ("storage_guards.files.systems",), "sqlalchemy"),
             ("stores", ("storage_guards",), "obstore"),
             ("etcd", ("fencing.etcd.urls",), "httptools"),
             ("zookeeper", ("fencing.zookeeper.session", "fencing.zookeeper.urls"), "kazoo"),
@@ -167,7 +171,7 @@ ROOMS = {
     "fencing.sql.coordinator_async": Room((*BACKEND, "fencing.sql"), ("sqlalchemy",)),
     "fencing.sql.listener": Room((KERNEL, "fencing.sql", "fencing.locks.waiting"), ("sqlalchemy",)),
     "fencing.sql.listener_async": Room((KERNEL, "fencing.sql", "fencing.locks.waiting"), ("sqlalchemy",)),
-    "fencing.sql.urls": Room((KERNEL, "fencing.locks.urls"), ("sqlalchemy",)),
+    "fencing.sql.urls": Room((KERNEL, "fencing.locks.urls"), ("sqlalchemy", "psycopg")),
     "fencing.sql.waiters": Room((KERNEL, "fencing.locks.waiting")),
     "fencing.sql.notifications": Room(),
     "fencing.sql.errors": Room(),
@@ -231,11 +235,11 @@ ROOMS = {
     ),
     "storage_guards.psycopg": Room((KERNEL, "fencing.sql.errors", *SHARED, "storage_guards.sql"), ("psycopg",)),
     "storage_guards.objects": Room((KERNEL, *SHARED, "storage_guards.kept"), ("obstore",)),
-    "storage_guards.objects.progress": Room(("storage_guards.objects",), ("rich", "tqdm")),
-    "storage_guards.objects.staged_fsspec": Room(("storage_guards.objects",), ("fsspec",)),
     "storage_guards.objects.filesystem": Room(
         tuple(f"storage_guards.objects.{name}" for name in ("guard", "publication", "stream")), ("obstore", "fsspec")
     ),
+    "storage_guards.objects.progress": Room(("storage_guards.objects",), ("rich", "tqdm")),
+    "storage_guards.objects.staged_fsspec": Room(("storage_guards.objects",), ("fsspec",)),
     "storage_guards.redis": Room((*REDIS_CLIENT, *SHARED), ("redis",)),
     "storage_guards.redis.clients": Room(
         (*REDIS_CONNECTIONS, "fencing.redis.connection_factory"), ("redis",)
@@ -365,7 +369,8 @@ def test_an_import_brings_only_what_it_needs(imported: str, absent: set[str]) ->
 
 
 LOADED_FOR_A_LOCK_ON_REDIS = {
-    "fencing.kernel": "admission effects errors fence guard interruptions lending loop_thread opening process quirks"
+    "fencing.kernel": "admission effects errors fence guard interruptions lending loop_thread opening patterns process"
+    " quirks"
     " retry timer waking workers",
     "fencing.locks": "any_slot arguments backend callbacks capabilities causes clients coordinator give_back grid"
     " hold hold_several holding lanes lease listing lock locked long_waits plans pulse reclaim reentrant renewal"
