@@ -4,6 +4,7 @@
 #   make demo                 a paused lock holder writes late: ten seconds, a real Valkey and PostgreSQL; prints
 #                             the path of a page with pictures                ARGS="--html PATH --act 2"
 #   make demo-object-upload   a paused uploader goes on late: ten seconds, a real Redis and an S3
+#   make demo-dataset         a paused worker tears a Parquet dataset that DuckDB and pyarrow query: 20 seconds, a real Redis and an S3
 #   make demo-http-service    a client is paused while it sends a write to a service: five seconds, a real Redis
 #   make demo-failover        a failover of Redis grants a lock twice; ten seconds, real Sentinels and a real PostgreSQL
 #   make demo-wrong-locks     locks made by hand, and how each breaks; 25 seconds. Likewise demo-network-delay, demo-slow-work,
@@ -37,7 +38,7 @@
 #                             are found in .servers: a link to a folder that has them (ln -s .venv .servers)
 
 .POSIX:
-.PHONY: demo demos demo-object-upload demo-failover demo-http-service \
+.PHONY: demo demos demo-object-upload demo-dataset demo-failover demo-http-service \
 	demo-wrong-locks demo-network-delay demo-slow-work demo-hot-standby demo-clock-jump demo-redlock \
 	test near thorough deep thorough-mysql thorough-mysql-lts thorough-etcd stress torture redlock outages explore mutants bench check faces wheel \
 	node clean help
@@ -77,13 +78,16 @@ demo: $(VENV)/.demo
 demo-object-upload: $(VENV)/.demo-objects
 	@$(BIN)/python -m examples.object_upload $(ARGS)
 
+demo-dataset: $(VENV)/.demo-objects $(VENV)/.data
+	@$(BIN)/python -m examples.dataset $(ARGS)
+
 demo-http-service: $(VENV)/.demo-http
 	@$(BIN)/python -m examples.http_service $(ARGS)
 
 demo-wrong-locks demo-network-delay demo-slow-work demo-hot-standby demo-clock-jump demo-redlock: $(VENV)/.demo
 	@$(BIN)/python -m examples.stories.$$(echo $@ | sed 's/^demo-//; s/-/_/g') $(ARGS)
 
-demos: $(VENV)/.demo $(VENV)/.demo-objects $(VENV)/.demo-http
+demos: $(VENV)/.demo $(VENV)/.demo-objects $(VENV)/.demo-http $(VENV)/.data
 	@$(BIN)/python -m examples $(ARGS)
 
 demo-failover: $(VENV)/.demo
@@ -101,7 +105,7 @@ thorough deep: $(VENV)/.runtimes $(VENV)/.data
 
 thorough-mysql thorough-mysql-lts: thorough-%: $(VENV)/.dev .%/.installed
 	@PATH="$(CURDIR)/.$*/bin:$$PATH" $(BIN)/python -m tests.support.servers.mysql \
-		env $(PYTEST) $(SPREAD) $(HANGS) --thorough -k "mysql or mariadb" tests/sql tests/sql_locks tests/cli $(ARGS)
+		env $(PYTEST) $(SPREAD) $(HANGS) --thorough -k "mysql or mariadb" tests/sql tests/sql_locks tests/cli tests/contrib $(ARGS)
 
 .mysql/.installed .mysql-lts/.installed:
 	@echo "Unpacking a MySQL into $(@D), a minute or two, once."

@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from storage_guards.redis.guard import RedisTransaction as RedisTransaction
     from storage_guards.redis.guard_async import AsyncRedisGuard as AsyncRedisGuard
     from storage_guards.redis.guard_async import AsyncRedisTransaction as AsyncRedisTransaction
-    from storage_guards.sql.listing import ListedMark as ListedMark
     from storage_guards.sql.verify import Finding as Finding
     from storage_guards.sql.verify import VerifyReport as VerifyReport
     from storage_guards.sqlalchemy.guard import SQLAlchemyGuard as SQLAlchemyGuard
@@ -83,7 +82,6 @@ _HOME = {
     "psycopg.guard_async": ("AsyncPsycopgGuard",),
     "redis.guard": ("RedisGuard", "RedisTransaction"),
     "redis.guard_async": ("AsyncRedisGuard", "AsyncRedisTransaction"),
-    "sql.listing": ("ListedMark",),
     "sql.verify": ("Finding", "VerifyReport"),
     "sqlalchemy.guard": ("SQLAlchemyGuard",),
     "sqlalchemy.guard_async": ("AsyncSQLAlchemyGuard",),

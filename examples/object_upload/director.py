@@ -121,7 +121,7 @@ class Director(director.Director):
         self._recorder.begin(act.key)
         self._last = self._in_store()
         self._recorder.add("store", "found", str(self._last), files=list(self._last))
-        self._reader.send(how=act.how, resource=self._resource)
+        self._start_reading()
         self._watch()
 
     def _publish_sunday(self) -> None:
@@ -133,6 +133,9 @@ class Director(director.Director):
         else:
             for name, body in bodies.items():
                 self._store.put(f"{self._resource}/{name}", body)
+
+    def _start_reading(self) -> None:
+        self._reader.send(how=self._act.how, resource=self._resource)
 
     def _start(self, name: str) -> None:
         self._workers[name].send(how=self._act.how, resource=self._resource, **DAYS[name]._asdict())
@@ -181,8 +184,7 @@ class Director(director.Director):
         fence = self._sent(name)
         if kind == "sent":
             file = report["name"]
-            number = whole_day(DAYS[name])._asdict()[file]
-            add(name, kind, f"puts {file} {number}", at=at, target="store", file=file, **fence)
+            add(name, kind, self._put(name, file), at=at, target="store", file=file, **fence)
             self._sent_at[name] = at
         elif kind == "wrote":
             self._acknowledged.append(name)
@@ -196,6 +198,9 @@ class Director(director.Director):
             add("store", kind, "REFUSED" + (f": {self._name(newest)} claimed" if newest else ""), because=at)
         elif kind == "stopped":
             add(name, kind, f"stops: {report['name']} is newer", at=at, source="store")
+
+    def _put(self, name: str, file: str) -> str:
+        return f"puts {file} {whole_day(DAYS[name])._asdict()[file]}"
 
     def _record_store(self, name: str) -> None:
         """Record what is in the store after a worker has sent something. Nothing else sends meanwhile."""

@@ -56,7 +56,7 @@ class AsyncHold(Block):
             # SYNC instead: with type(self)(self._lock, self._timeout, self._at_least):
             async with type(self)(self._lock, self._timeout, self._cancel_on_loss, self._at_least):
                 # SYNC instead: return locked.not_a_coroutine(function(*args, **kwargs), function)
-                return await function(*args, **kwargs)
+                return locked.noting_stream(await function(*args, **kwargs), function)
 
         return cast(F, call)
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine
+import warnings
+from collections.abc import Awaitable, Callable, Coroutine, Hashable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from string import Formatter
-from types import CoroutineType
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, get_args, overload
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, cast, get_args, overload
 
 from fencing.kernel.errors import NotAcquired
 from fencing.kernel.fence import check_resource
@@ -192,7 +193,40 @@ def not_a_coroutine(result: R, function: Callable[..., Any]) -> R:
             f"{_name(function)} returned a coroutine, which would run without the lock; "
             f"decorate the async function itself, with an async coordinator"
         )
+    return noting_stream(result, function)
+
+
+def noting_stream(result: R, function: Callable[..., Any]) -> R:
+    """Return the result of a call. Warn if it is a stream, which is read when the lock has been freed."""
+    if _is_stream(result):
+        warnings.warn(
+            f"{_name(function)} returned a {type(result).__name__}, which is read after the lock has been freed: "
+            f"return a complete result, or hold the lock around the one that reads it",
+            RuntimeWarning,
+            stacklevel=3,
+        )
     return result
+
+
+_STREAMS = ("StreamingResponse", "StreamingHttpResponse")
+"""The classes of Starlette, FastAPI and Django."""
+
+MOST_KINDS = 256
+"""How many classes of results are remembered, so that a call need not look at its result again."""
+
+
+def _is_stream(result: object) -> bool:
+    """Return whether this is a generator, or a response that a framework reads piece by piece."""
+    kind = _kind_of(cast(Hashable, type(result)))
+    return kind == "stream" or (kind == "response" and getattr(result, "is_streamed", False) is True)
+
+
+@functools.lru_cache(MOST_KINDS)
+def _kind_of(kind: type) -> Literal["stream", "response", "other"]:
+    """Return what the results of a class are. Only the class is asked: an attribute may be a call of the user's."""
+    if kind in (GeneratorType, AsyncGeneratorType) or any(each.__name__ in _STREAMS for each in kind.__mro__):
+        return "stream"
+    return "response" if isinstance(getattr(kind, "is_streamed", None), property) else "other"  # Flask
 
 
 def locked(
@@ -241,7 +275,7 @@ def locked_async(
             async with holding as lease:
                 acquired = True
                 args, kwargs = decorated.with_lease(lease, args, kwargs)
-                return await function(*args, **kwargs)
+                return noting_stream(await function(*args, **kwargs), function)
         except NotAcquired as error:
             if acquired or not _may_skip(busy, error):
                 raise

@@ -372,7 +372,7 @@ def test_a_contender_that_missed_rounds_is_compared_by_its_median() -> None:
 def test_the_benchmark_counts_the_puts_of_a_publication() -> None:
     found = object_store.measure(1)
     counted = {name: its[object_store.REQUESTS] for kinds in found.values() for name, its in kinds.items()}
-    assert (counted[object_store.PUBLISH], counted["publish 10 of 1 KiB"]) == ([2], [11])
+    assert (counted[object_store.PUBLISH], counted["publish 10 of 1 KiB"]) == ([3], [12])
 
 
 @pytest.mark.thorough

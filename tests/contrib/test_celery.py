@@ -148,11 +148,12 @@ class Shop:
 
     def deliver_again(self) -> None:
         """Put the messages that wait for an acknowledgement back, as any worker does after the visibility time-out."""
-        from kombu import Connection
+        from celery import Celery
 
-        options = {"visibility_timeout": -60}
-        with Connection(self.redis.url, transport_options=options) as broker, broker.channel() as channel:
-            channel.qos.restore_visible()
+        with Celery(broker=self.redis.url) as app:
+            app.conf.broker_transport_options = {"visibility_timeout": -60}
+            with app.connection_for_read() as broker, broker.channel() as channel:
+                channel.qos.restore_visible()
 
 
 @pytest.fixture
@@ -306,8 +307,9 @@ def test_tries_for_the_lock_are_counted_apart_from_those_of_failures(shop: Shop)
     ):
         with coordinator.hold("limited"), coordinator.hold("ends"):
             given_up = app.send_task("shop.limited")
-            with pytest.raises(Exception, match=r"limited.* is held"):
+            with pytest.raises(Exception, match=r"limited.* is held") as caught:
                 given_up.get(timeout=60)
+            assert caught.type is Exception  # its fields are lost
             assert len(re.findall(r"shop\.limited\S* retry: Retry in", shop.text())) == 3
             first = app.signature("shop.result", ["a"], headers={"trace": "7"})
             kept = (first | app.signature("shop.result")).apply_async()
@@ -381,6 +383,7 @@ app.conf.beat_schedule = {"tick": {"task": "shop.tick", "schedule": 0.1}}
 """
 
 
+@pytest.mark.deep
 def test_one_beat_among_three(shop: Shop) -> None:
     """The messages of one beat come before those of the next: two never send at the same time."""
     shop.write(SCHEDULE)

@@ -72,7 +72,7 @@ def shop(request: pytest.FixtureRequest, tmp_path: Any) -> Iterator[Shop]:
         made.coordinator.close()
 
 
-@pytest.fixture(params=OTHERS)
+@pytest.fixture(params=["postgres", OTHERS[1]])
 def server_shop(request: pytest.FixtureRequest) -> Iterator[Shop]:
     with added("shop", request.getfixturevalue(f"{request.param}_url")) as alias:
         made = Shop(alias)

@@ -23,11 +23,12 @@ from tests.support.request_counts import RequestCounts
 from tests.support.servers import HttpProxy, Request
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "guards" / "objects.md"
+STORES = PAGE.with_name("object-stores.md")
 POINTER = "fencing/sales/pointer.json"
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+def blocks(language: str, page: Path = PAGE) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
 
 
 @pytest.mark.thorough
@@ -118,7 +119,8 @@ def test_late_uploaders_are_refused(
 
 @pytest.mark.thorough
 def test_the_pointer_is_as_shown(s3_server: S3Server) -> None:
-    shown, policy = blocks("json")
+    [shown] = blocks("json")
+    least, policy = blocks("json", STORES)
     pointer = decode(shown.encode(), "sales")
     assert pointer.kept.number == 1795265474046641
     assert escape("orders:42") == "orders=3A42"  # as the page says
@@ -128,6 +130,7 @@ def test_the_pointer_is_as_shown(s3_server: S3Server) -> None:
     real = bytes(store.get(POINTER).bytes())
     assert kinds(json.loads(real)) == kinds({**json.loads(shown), "published": json.loads(shown)["published"]})
 
+    assert {statement["Effect"] for statement in json.loads(least)["Statement"]} == {"Allow"}
     statements = json.loads(policy)["Statement"]
     assert [statement["Effect"] for statement in statements] == ["Deny", "Deny"]
     assert all(statement["Resource"].endswith("/fencing/*/pointer.json") for statement in statements)

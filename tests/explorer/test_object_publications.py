@@ -128,8 +128,8 @@ def _plan_current_only(scope: Any, publications: Any, seconds: float) -> Plan[se
     return _plan_named(scope, list(publications)[:1], seconds)
 
 
-def _off(module: Any, **instead: Any) -> Callable[[], AbstractContextManager[Any]]:
-    return partial(mock.patch.multiple, module, **instead)
+def _off(module: Any, **replacements: Any) -> Callable[[], AbstractContextManager[Any]]:
+    return partial(mock.patch.multiple, module, **replacements)
 
 
 UNCLAIMED = PublicationScenario("one appends, another collects without a claim", (appends, collects_unclaimed))

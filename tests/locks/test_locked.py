@@ -183,6 +183,51 @@ def test_what_is_refused(side: MemorySide, template: Any, function: Any, says: s
     assert says in str(caught.value).replace("adapt.<locals>.call", function.__name__ if plain else "")
 
 
+class StreamingResponse:
+    """As Starlette's: its body is read when the function has returned."""
+
+
+class CSVResponse(StreamingResponse): ...
+
+
+class FlaskResponse:
+    """As Werkzeug's, of which the same class is streamed or not."""
+
+    def __init__(self, is_streamed: bool) -> None:
+        self._is_streamed = is_streamed
+
+    @property
+    def is_streamed(self) -> bool:
+        return self._is_streamed
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [generator(1), async_generator(1), StreamingResponse(), CSVResponse(), FlaskResponse(True)],
+    ids=lambda stream: type(stream).__name__,
+)
+def test_a_result_that_is_read_without_the_lock_is_warned_of(side: MemorySide, stream: object) -> None:
+    def export() -> object:
+        return stream
+
+    coordinator = side.coordinator()
+    for decorator in (coordinator.locked("orders"), coordinator.hold("orders")):
+        with pytest.warns(RuntimeWarning, match="which is read after the lock has been freed: return a complete"):
+            assert side.call(decorator(adapt(side, export))) is stream
+
+
+class Proxy:
+    """An object that asks for its attributes far away."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise ConnectionError(name)
+
+
+def test_no_other_result_is_warned_of_or_asked(side: MemorySide) -> None:
+    for result in (None, 7, [1], "text", FlaskResponse(False), Proxy()):
+        assert side.call(decorated(side, "orders", lambda result=result: result)) is result
+
+
 def test_a_constant_resource_is_checked_where_it_is_written(side: MemorySide) -> None:
     for resource, says in (("", "must not be empty"), ("x" * 600, "512")):
         with pytest.raises(ValueError, match=says):

@@ -1737,6 +1737,42 @@ MUTANTS: tuple[Mutant, ...] = (
         "and",
         ("tests/sql/test_mariadb.py::test_the_statements_are_the_admission_rule",),
     ),
+    # Django
+    Mutant(
+        "a-check-joins-a-savepoint-of-django",
+        "fencing/contrib/django/transactions.py",
+        "if state.is_nested:",
+        "if state is None:",
+        ("tests/contrib/test_django_guard.py::test_a_savepoint_is_refused[sqlite]",),
+    ),
+    Mutant(
+        "a-check-joins-a-transaction-of-django-that-has-read",
+        "fencing/contrib/django/marks.py",
+        "return int(connection.connection.info.transaction_status) != _IDLE",
+        "return False",
+        ("tests/contrib/test_django_guard.py::test_a_transaction_that_has_read_is_refused[postgres]",),
+    ),
+    Mutant(
+        "a-later-lock-of-a-transaction-of-django-covers-what-was-read-before",
+        "fencing/contrib/django/transactions.py",
+        "self._is_alone = False",
+        "self._is_alone = True",
+        ("tests/contrib/test_django_guard.py::test_another_lock_behind_a_read_is_refused[postgres]",),
+    ),
+    Mutant(
+        "a-rollback-that-django-was-asked-for-counts-as-a-commit",
+        "fencing/contrib/django/transactions.py",
+        "if not connection.needs_rollback:",
+        "if connection is not None:",
+        ("tests/contrib/test_django_guard.py::test_a_block_that_asks_for_a_rollback_writes_nothing[sqlite]",),
+    ),
+    Mutant(
+        "a-block-of-django-may-end-its-transaction",
+        "fencing/contrib/django/transactions.py",
+        "if savepoint_is_gone(error):",
+        "if error is None:",
+        ("tests/contrib/test_django_guard.py::test_a_block_that_ends_its_transaction_is_refused[sqlite-COMMIT]",),
+    ),
     # The psycopg guard
     Mutant(
         "the-last-words-of-a-broken-connection-are-an-answer",
@@ -2194,6 +2230,32 @@ MUTANTS: tuple[Mutant, ...] = (
         "if GATE_KEY not in scope_or_environ:\n            raise\n",
         "if True:\n            raise\n",
         ("tests/http/test_gate.py::test_no_answer_says_retry_once_the_handler_has_begun[wsgi]",),
+    ),
+    Mutant(
+        "a-busy-lock-behind-a-gate-says-retry",
+        "fencing/contrib/answers.py",
+        "if GATE_KEY in scope_or_environ:",
+        "if False:",
+        ("tests/contrib/test_answers.py::test_behind_a_gate_nothing_says_retry",),
+    ),
+    Mutant(
+        "a-request-that-waits-for-itself-is-told-to-retry",
+        "fencing/contrib/answers.py",
+        'if error.held_by_this in ("thread", "task"):',
+        "if False:",
+        ("tests/contrib/test_answers.py::test_what_no_retry_helps_is_raised[error1]",),
+    ),
+    Mutant(
+        "a-stream-leaves-its-lock-unnoticed",
+        "fencing/locks/locked.py",
+        "return noting_stream(await function(*args, **kwargs), function)",
+        "return await function(*args, **kwargs)",
+        (
+            (
+                "tests/locks/test_locked.py"
+                "::test_a_result_that_is_read_without_the_lock_is_warned_of[async-StreamingResponse]"
+            ),
+        ),
     ),
     Mutant(
         "any-200-acknowledges-a-claim",

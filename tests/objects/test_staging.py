@@ -21,6 +21,7 @@ from storage_guards import Upload
 from storage_guards.objects import pointer as states
 from storage_guards.objects import publishing, uploads
 from storage_guards.objects.keys import Directory
+from storage_guards.objects.requests import Begin, Finish
 from tests.support.object_faults import FaultyStore
 from tests.support.object_guards import PublicationDesk as Desk
 from tests.support.sides import Side
@@ -303,6 +304,18 @@ def is_whole(desk: Desk) -> None:
     assert len(current) == 44
     for name, data in current.items():
         assert data == bytes([int(name[0])]) * (810_000 if name.endswith("big") else 90_000)
+
+
+@pytest.mark.parametrize("total", [None, 50 * 10**9, 5 * 10**12])
+def test_a_big_object_has_at_most_10_000_parts(total: int | None) -> None:
+    """S3 takes no more. Where the size is not known, 80 GB fit."""
+    coming = uploads.Incoming(uploads.Uploads(1.0), "key", "x", total)
+    requests = coming.plan_take(bytes(SMALL + 1))
+    assert isinstance(next(requests), Finish), "of what is under way"
+    begin = requests.send(None)
+    assert isinstance(begin, Begin)
+    assert (total or 80 * 10**9) / begin.part_size <= 10_000
+    assert begin.part_size <= 600_000_000, "three of them are in memory"
 
 
 class Late(MemoryStore):

@@ -78,11 +78,7 @@ ROOMS = {
             ("redis_server", (), "redis"),
             ("redlock", (), "redis"),
             ("rights", (), "redis"),
-            ("databases", ("fencing.sql", "storage_guards.sqlalchemy.waits"), "sqlalchemy"),
-            ("sql", ("fencing.sql", "storage_guards"), "sqlalchemy"),
-            ("postgresql", (), "sqlalchemy"),
-            ("mysql", (), "sqlalchemy"),
-            ("sqlite", ("storage_guards.files.systems",), "sqlalchemy"),
+            ("databases", ("fencing.sql", "storage_guards"), "sqlalchemy"),
             ("stores", ("storage_guards",), "obstore"),
             ("etcd", ("fencing.etcd.urls",), "httptools"),
             ("zookeeper", ("fencing.zookeeper.session", "fencing.zookeeper.urls"), "kazoo"),
@@ -93,6 +89,9 @@ ROOMS = {
     "fencing.contrib.django": Room(
         (KERNEL, LOCKS, "fencing.coordinator", "fencing.sql.errors", *SHARED, "storage_guards.sql"), ("django",)
     ),
+    "fencing.contrib.answers": Room((KERNEL, "storage_guards.http")),
+    "fencing.contrib.flask": Room((KERNEL, "fencing.contrib.answers", "storage_guards.http"), ("flask",)),
+    "fencing.contrib.starlette": Room((KERNEL, "fencing.contrib.answers"), ("starlette",)),
     "fencing.__main__": Room(("fencing.cli",)),
     "fencing.urls": Room((*BACKEND, "fencing.redis.urls", "fencing.redlock")),
     "fencing.redis": Room(BACKEND, ("redis",)),
@@ -168,7 +167,7 @@ ROOMS = {
     "fencing.sql.coordinator_async": Room((*BACKEND, "fencing.sql"), ("sqlalchemy",)),
     "fencing.sql.listener": Room((KERNEL, "fencing.sql", "fencing.locks.waiting"), ("sqlalchemy",)),
     "fencing.sql.listener_async": Room((KERNEL, "fencing.sql", "fencing.locks.waiting"), ("sqlalchemy",)),
-    "fencing.sql.urls": Room((KERNEL, "fencing.locks.urls"), ("sqlalchemy", "psycopg")),
+    "fencing.sql.urls": Room((KERNEL, "fencing.locks.urls"), ("sqlalchemy",)),
     "fencing.sql.waiters": Room((KERNEL, "fencing.locks.waiting")),
     "fencing.sql.notifications": Room(),
     "fencing.sql.errors": Room(),
@@ -366,8 +365,7 @@ def test_an_import_brings_only_what_it_needs(imported: str, absent: set[str]) ->
 
 
 LOADED_FOR_A_LOCK_ON_REDIS = {
-    "fencing.kernel": "admission effects errors fence guard interruptions lending loop_thread opening patterns process"
-    " quirks"
+    "fencing.kernel": "admission effects errors fence guard interruptions lending loop_thread opening process quirks"
     " retry timer waking workers",
     "fencing.locks": "any_slot arguments backend callbacks capabilities causes clients coordinator give_back grid"
     " hold hold_several holding lanes lease listing lock locked long_waits plans pulse reclaim reentrant renewal"

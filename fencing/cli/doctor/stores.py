@@ -18,10 +18,10 @@ from storage_guards import ObjectStoreGuard
 from storage_guards.files.systems import check_file_system
 
 LIMITS = "docs/guards/objects.md#limits"
-STORES = "docs/guards/objects.md#compatible-stores"
-PERMISSIONS = "docs/guards/objects.md#permissions"
+STORES = "docs/guards/object-stores.md#compatible-stores"
+PERMISSIONS = "docs/guards/object-stores.md#permissions"
 FILES = "docs/guards/files.md#not-promised"
-RATE = "docs/guards/objects.md#versions-replication-backups-throttling"
+RATE = "docs/guards/object-stores.md#versions-replication-backups-throttling"
 
 PREFIX = "fencing/"
 """Where a guard keeps what it has, unless it is made with another prefix."""

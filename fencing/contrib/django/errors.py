@@ -10,6 +10,8 @@ from fencing.sql.errors import TRANSACTION_IS_GONE, first_line, state_of, state_
 from fencing.sql.errors import commit_was_refused as driver_refused
 from storage_guards.sql.errors import ErrorContext, old_snapshot
 
+_NO_TRANSACTION = "25P01"  # no_active_sql_transaction: psycopg2 begins none behind a COMMIT that was sent as text
+
 
 class DjangoErrors(ErrorContext):
     """The context of statements that go through Django's cursors. Django's errors have the driver's as their cause."""
@@ -41,7 +43,7 @@ def commit_was_refused(error: BaseException) -> bool:
 def savepoint_is_gone(error: BaseException) -> bool:
     """Return whether a savepoint was not there any more, or its transaction had failed already."""
     cause = _cause_of(error)
-    return _state_of(cause) in TRANSACTION_IS_GONE or "no such savepoint" in first_line(cause)
+    return _state_of(cause) in (*TRANSACTION_IS_GONE, _NO_TRANSACTION) or "no such savepoint" in first_line(cause)
 
 
 def number_of(error: BaseException) -> object:
