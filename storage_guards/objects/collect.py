@@ -140,10 +140,12 @@ def _plan_keep(
         try:
             named = yield from _plan_named(scope, named_by(replace(pointer, earlier=kept)), seconds)
         except (GuardNotEnforceable, StaleRead) as error:
-            yield from plan_check(scope, fence)  # a newer collector may have deleted it, and then this is stale
+            # A newer collector may have deleted it, and then this is stale; or another one with this fence.
+            if (yield from plan_check(scope, fence)) != pointer:
+                continue
             raise GuardNotEnforceable(
                 f"the collection of {scope.resource!r} has deleted nothing: a manifest cannot be read ({error}); "
-                f"a collection that does not keep this publication does not need it"
+                f"a collection that does not keep this publication does not need it; if it is current, publish first"
             ) from error
         if dry_run or kept == pointer.earlier:
             return named

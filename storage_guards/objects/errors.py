@@ -73,6 +73,14 @@ def require_bucket(error: FileNotFoundError, *keys: str) -> None:
         raise GuardNotEnforceable(f"there is no such bucket; create it: {brief(error)}") from error
 
 
+def other_object(key: str, instead: str) -> GuardNotEnforceable:
+    """Return the error for an object that is not what was published under its key."""
+    return GuardNotEnforceable(
+        f"{key!r} is not the object that was published: it has {instead}; something else than a guard wrote it, so "
+        f"restore it from a backup, or publish again"
+    )
+
+
 def is_first_attempt(error: BaseException | None) -> bool:
     """Return whether obstore's text says that it did not repeat the request.
 

@@ -80,6 +80,17 @@ class FencedFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has n
 
     # What fsspec asks of a filesystem
 
+    def open(self, path: Any, mode: str = "rb", **options: Any) -> Any:
+        """Open an object for reading.
+
+        Raises:
+            FileNotFoundError: it is not in the publication.
+            IsADirectoryError: the path ends with a slash, which paths of directories may. The text says what to do.
+        """
+        if str(path).endswith("/"):  # without it, the path is that of another object
+            raise IsADirectoryError(errno.EISDIR, "a directory's path; use publication(resource).open(name)", path)
+        return super().open(path, mode, **options)
+
     def _open(self, path: str, mode: str = "rb", **_: Any) -> Stream:
         if mode != "rb":
             self._refuse()

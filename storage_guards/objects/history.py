@@ -15,6 +15,8 @@ from storage_guards.objects.requests import Lost
 OPEN_ROUNDS = 5
 """How often a name is resolved again, because what was current was replaced and collected meanwhile."""
 
+GONE = "if this stays so, something else than a guard has deleted it: restore it from a backup, or publish again"
+
 At = str | int | datetime
 """What names a publication: its id, the number of the fence that made it, or a time at which it was current."""
 
@@ -91,11 +93,7 @@ def plan_publication(scope: Scope, at: At | None, seconds: float) -> Plan[Publis
             return (yield from plan_whole(scope, found, seconds))
         except StaleRead as error:  # it was collected, or something else has deleted its manifest
             key = error.key
-    raise StaleRead(
-        resource=scope.resource,
-        key=key,
-        hint="if this stays so, something else than a guard has deleted it: restore it from a backup, or publish again",
-    )
+    raise StaleRead(resource=scope.resource, key=key, hint=GONE)
 
 
 def _publication_at(resource: str, pointer: Pointer | None, at: At) -> Published | None:
@@ -125,5 +123,5 @@ def plan_whole(scope: Scope, found: Published, seconds: float) -> Plan[Published
     except Lost as error:
         raise unavailable(scope, error, "retry") from error
     if objects is None:
-        raise StaleRead(resource=scope.resource, key=scope.directory.full(found.manifest_key))
+        raise StaleRead(resource=scope.resource, key=scope.directory.full(found.manifest_key), hint=GONE)
     return replace(found, objects=objects)

@@ -32,6 +32,7 @@ from storage_guards.objects.errors import (
     is_first_attempt,
     is_repeated_refusal,
     map_error,
+    other_object,
     require_bucket,
 )
 from storage_guards.objects.requests import (
@@ -248,7 +249,7 @@ class ObjectIO:
             return None
         size = found.meta["size"]
         if request.size not in (None, size):
-            raise Lost(f"it has {size} bytes instead of {request.size}")
+            raise other_object(request.key, f"{size} bytes instead of {request.size}")
         if request.part is not None and found.range != request.part:
             raise Lost(f"the store gave the bytes {found.range} instead of {request.part}")
         return found.stream(min_chunk_size=PIECE)

@@ -31,6 +31,7 @@ class Publication(PublicationBase):
             KeyError: there is no such object.
             StaleRead: it has been replaced since, and its data were collected. Read the publication again.
             GuardUnavailable: the store did not answer, or the reading broke off. Retry.
+            GuardNotEnforceable: the object has other bytes than were published. The text says what to do.
         """
         return self._perform(self._plan_read(name))  # type: ignore[no-any-return]
 
@@ -44,7 +45,7 @@ class Publication(PublicationBase):
             Their bytes by name.
 
         Raises:
-            KeyError, StaleRead: as :meth:`read`.
+            KeyError, StaleRead, GuardNotEnforceable: as :meth:`read`.
             GuardUnavailable: the store did not answer, or a reading broke off. Retry.
         """
         return self._perform(self._plan_read_all(names))  # type: ignore[no-any-return]

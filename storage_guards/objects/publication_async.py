@@ -30,6 +30,7 @@ class AsyncPublication(PublicationBase):
             KeyError: there is no such object.
             StaleRead: it has been replaced since, and its data were collected. Read the publication again.
             GuardUnavailable: the store did not answer, or the reading broke off. Retry.
+            GuardNotEnforceable: the object has other bytes than were published. The text says what to do.
         """
         return await self._perform(self._plan_read(name))  # type: ignore[no-any-return]
 
@@ -43,7 +44,7 @@ class AsyncPublication(PublicationBase):
             Their bytes by name.
 
         Raises:
-            KeyError, StaleRead: as :meth:`read`.
+            KeyError, StaleRead, GuardNotEnforceable: as :meth:`read`.
             GuardUnavailable: the store did not answer, or a reading broke off. Retry.
         """
         return await self._perform(self._plan_read_all(names))  # type: ignore[no-any-return]

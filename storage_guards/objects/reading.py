@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -10,9 +11,11 @@ from inspect import GEN_RUNNING, GEN_SUSPENDED, getgeneratorstate
 from typing import Any
 
 from fencing.kernel.effects import Plan
-from fencing.kernel.errors import GuardUnavailable, StaleRead
+from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable, StaleRead
 from storage_guards.objects.batch import BYTES_AT_ONCE
 from storage_guards.objects.changes import plan_gets
+from storage_guards.objects.errors import other_object
+from storage_guards.objects.history import GONE
 from storage_guards.objects.keys import Directory
 from storage_guards.objects.locations import can_sign, key_in_bucket, url_in
 from storage_guards.objects.pointer import Entry, Published
@@ -25,6 +28,8 @@ FIRST_AHEAD = 256 * 2**10
 """The least bytes of a request that reads a part of an object: they take no longer than the answer itself."""
 
 MOST_PEEKED = 8192
+
+OTHER_BYTES = "other bytes of the same number"
 
 MOST_VALID = 7 * 86400
 """Seconds: stores sign nothing for longer."""
@@ -182,7 +187,7 @@ class PublicationBase(Mapping[str, Entry]):
 
     def _reading(self, name: str) -> Reading:
         entry = self._entry(name)
-        return Reading(self._full_key(entry), entry.size, self._seconds, self.resource)
+        return Reading(self._full_key(entry), entry, self._seconds, self.resource)
 
     def _plan_read(self, name: str) -> Plan[bytes]:
         return self._reading(name).plan_read(-1)
@@ -211,9 +216,11 @@ class PublicationBase(Mapping[str, Entry]):
             raise self._unavailable("objects", error) from error
         for (name, entry), found in zip(small.items(), replies, strict=True):
             if found is None:
-                raise StaleRead(resource=self.resource, key=self._full_key(entry))
+                raise StaleRead(resource=self.resource, key=self._full_key(entry), hint=GONE)
             if found.size != entry.size:
-                raise _broken(entry.key, f"it has {found.size} bytes instead of {entry.size}", self.resource)
+                raise other_object(self._full_key(entry), f"{found.size} bytes instead of {entry.size}")
+            if hashlib.sha256(found.data).hexdigest() != entry.sha256:
+                raise other_object(self._full_key(entry), OTHER_BYTES)
             data[name] = found.data
         for name in entries.keys() - small.keys():
             data[name] = yield from self._plan_read(name)
@@ -233,14 +240,19 @@ def _are_same(one: Entry, other: Entry) -> bool:
 class Reading:
     """The reading of one object's bytes, with a check that they are this object's, and that all of them come.
 
+    The last bytes of an object that is read from its beginning come only if the SHA-256 of all is right. What is read
+    in another order is checked by the object's size alone.
+
     A request is for what a read wants. At least 256 KiB are read ahead, and twice as many each time where reads follow
     one another. It is read piece by piece, so what is not needed mostly is not sent.
 
     After an error every read fails until :meth:`seek`, because bytes may have been lost.
     """
 
-    def __init__(self, key: str, size: int, seconds: float, resource: str) -> None:
-        self.size = size
+    def __init__(self, key: str, entry: Entry, seconds: float, resource: str) -> None:
+        self.size = entry.size
+        self._sha256 = entry.sha256
+        self._hashed = 0, hashlib.sha256()  # so many bytes from the beginning, and their hash
         self._key = key
         self._seconds = seconds
         self._resource = resource
@@ -313,7 +325,7 @@ class Reading:
         try:
             self._last_plan = plan
             return (yield from plan)
-        except (GuardUnavailable, StaleRead):
+        except (GuardUnavailable, GuardNotEnforceable, StaleRead):
             raise
         except BaseException:
             self._broken("it was interrupted")
@@ -356,6 +368,7 @@ class Reading:
             raise self._broken(f"{self._end - self._at} bytes are missing")
         if self._at + len(piece) > self._end:
             raise self._broken(f"more bytes came than the {self._end} up to there")
+        self._check_bytes(piece)
         self._piece, self._given = piece, 0
         self._at += len(piece)
         if self._at == self._end:
@@ -370,8 +383,24 @@ class Reading:
         except Lost as error:
             raise self._broken(str(error)) from error
         if stream is None:
-            raise StaleRead(resource=self._resource, key=self._key)
+            raise StaleRead(resource=self._resource, key=self._key, hint=GONE)
         self._stream, self._end, self._ahead = stream, end, 2 * length
+
+    def _check_bytes(self, piece: bytes) -> None:
+        """Raise GuardNotEnforceable where this piece is the last one, and the object has other bytes.
+
+        It may be read again from anywhere. Once it was read from its beginning without a gap, its bytes are known.
+        """
+        hashed, digest = self._hashed if self._at else (0, hashlib.sha256())
+        known = hashed - self._at
+        if not 0 <= known < len(piece):
+            return
+        digest = digest.copy()  # an interruption must not leave a hash of other bytes than it says
+        digest.update(memoryview(piece)[known:])
+        self._hashed = self._at + len(piece), digest
+        if self._hashed[0] == self.size and digest.hexdigest() != self._sha256:
+            self._broken(OTHER_BYTES)
+            raise other_object(self._key, OTHER_BYTES)
 
     def _check_usable(self) -> None:
         if self._is_closed:

@@ -134,7 +134,7 @@ class Open:
     """Begin to read an object: a stream of its bytes, or None where there is no object.
 
     Args:
-        size: of the object; :class:`Lost` where it has another. None: any.
+        size: of the object; :class:`GuardNotEnforceable` where it has another. None: any.
         part: its first byte, and the one behind its last. None: all of it.
     """
 

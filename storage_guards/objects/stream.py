@@ -22,7 +22,9 @@ class Stream(io.BufferedIOBase):
     It asks the store when bytes are needed, for as many as the read wants. At least 256 KiB are read ahead, and twice
     as many each time where reads follow one another. ``read()`` is one request for all that is left.
 
-    An end without an error means that all bytes came. After an error, also Ctrl-C, it does not go on by itself:
+    An end without an error means that all bytes came. What was read from the beginning to the end, without a gap, also
+    has the SHA-256 of what was published. Of what is read in another order only the object's size is checked. After an
+    error, also Ctrl-C, it does not go on by itself:
     :meth:`seek` to where to go on, or open the object again.
 
     Attributes:
@@ -56,6 +58,7 @@ class Stream(io.BufferedIOBase):
         Raises:
             StaleRead: the publication was replaced, and its data were collected. Read the publication again.
             GuardUnavailable: the reading broke off. Seek, or open the object again.
+            GuardNotEnforceable: the object has other bytes than were published. The text says what to do.
             ValueError: it is closed.
         """
         return self._run(self._reading.plan_read(-1 if size is None else size))

@@ -14,6 +14,7 @@ from obstore.exceptions import GenericError
 from fencing import Fence, GuardNotEnforceable, GuardUnavailable, OutcomeUnknown, StaleFence, StaleRead, UnclaimedFence
 from storage_guards import PublicationDiff
 from storage_guards.objects import collect as object_collect
+from storage_guards.objects import pointer as states
 from storage_guards.objects.keys import Directory
 from storage_guards.objects.pointer import MOST_EARLIER, decode
 from tests.support.object_faults import FaultyStore
@@ -77,19 +78,19 @@ def test_a_publication_is_read_by_its_id_its_number_or_its_time(desk: Desk) -> N
     second = desk.publish(A, {"x": b"2", "kept": first["x"]})
     desk.call(desk.guard.delete, A)
     third = desk.publish(B, {"x": b"3"}, claim=True)
-    states = {first: {"x": b"1"}, second: {"x": b"2", "kept": b"1"}, third: {"x": b"3"}}
-    for publication, bodies in states.items():
+    bodies_of = {first: {"x": b"1"}, second: {"x": b"2", "kept": b"1"}, third: {"x": b"3"}}
+    for publication, bodies in bodies_of.items():
         assert read(desk, publication.id) == bodies
         assert desk.call(desk.guard.read, R, at=publication.id) == publication
         assert read(desk, publication.published_at) == bodies
-    assert read(desk, 1) == states[second], "the last one of that fence"
-    assert read(desk, 2) == read(desk, None) == read(desk, datetime.now(UTC)) == states[third]
+    assert read(desk, 1) == bodies_of[second], "the last one of that fence"
+    assert read(desk, 2) == read(desk, None) == read(desk, datetime.now(UTC)) == bodies_of[third]
     deleted = desk.call(desk.guard.publications, R)[1].until
-    assert read(desk, deleted - timedelta(microseconds=1)) == states[second]
+    assert read(desk, deleted - timedelta(microseconds=1)) == bodies_of[second]
     assert read(desk, deleted) is None
     desk.call(desk.guard.delete, B)
     assert read(desk, datetime.now(UTC)) is None
-    assert read(desk, third.id) == states[third]
+    assert read(desk, third.id) == bodies_of[third]
 
 
 def test_a_publication_that_never_was_is_refused_in_words(desk: Desk) -> None:
@@ -289,18 +290,51 @@ def test_a_manifest_that_cannot_be_read_stops_the_collection(desk: Desk) -> None
     assert len(desk.call(desk.guard.collect, B, keep=1)) == 1
 
 
+def test_the_manifest_of_what_is_current_stops_the_collection_until_something_is_published(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(states, "MOST_INLINE", 1)
+    lost = desk.publish(A, {"0": b"1", "1": b"2"}, claim=True)
+    desk.call(desk.guard.claim, B)
+    inner(desk).delete(PLACE + f"data/{1:016d}.{A.token}/{lost.id}/manifest.jsonl")
+    for call in (desk.guard.read, desk.guard.history):
+        assert "restore it from a backup, or publish again" in str(desk.side.expect(StaleRead, call, R))
+    error = str(desk.side.expect(GuardNotEnforceable, desk.guard.collect, B, keep=1))
+    assert "if it is current, publish first" in error
+    desk.publish(B, {"x": lost["0"]}, replacing=lost)
+    desk.call(desk.guard.claim, C)
+    assert len(desk.call(desk.guard.collect, C)) == 1
+    assert desk.current == {"x": b"1"}
+
+
+class Superseding(FaultyStore):
+    """Another collector is faster when a manifest is to be read."""
+
+    newer: Callable[[], object] | None = None
+
+    async def get_async(self, path: str, **options: Any) -> Any:
+        if path.endswith("manifest.jsonl") and self.newer is not None:
+            newer, self.newer = self.newer, None
+            newer()
+        return await super().get_async(path, **options)
+
+
+@pytest.mark.parametrize("side", ["async"], indirect=True)
+def test_a_collector_beside_another_of_the_same_fence_goes_on(side: Side) -> None:
+    """The other one has deleted the manifest that it wanted to read."""
+    desk = Desk(side, Superseding())
+    desk.publish(A, {"x": b"1"}, claim=True)
+    desk.publish(A, {"x": b"2"})
+    desk.call(desk.guard.claim, B)
+    desk.store.newer = lambda: desk.beside.collect(B)
+    assert desk.call(desk.guard.collect, B, keep=1) == []
+    assert len(ids(desk)) == 1
+    assert desk.current == {"x": b"2"}
+
+
 @pytest.mark.parametrize("side", ["async"], indirect=True)
 def test_a_collector_that_is_superseded_says_so(side: Side) -> None:
     """The newer collector has deleted the manifest that it wanted to read."""
-
-    class Superseding(FaultyStore):
-        newer: Callable[[], object] | None = None
-
-        async def get_async(self, path: str, **options: Any) -> Any:
-            if path.endswith("manifest.jsonl") and self.newer is not None:
-                self.newer()
-            return await super().get_async(path, **options)
-
     desk = Desk(side, Superseding())
     desk.publish(A, {"x": b"1"}, claim=True)
     desk.publish(A, {"x": b"2"})

@@ -198,6 +198,11 @@ def test_names_that_no_directory_can_show_are_opened_by_name() -> None:
     assert {name: files.cat_file(f"sales/{name}") for name in names} == names
     with pytest.raises(ValueError, match="'/x' has an empty part"):
         files.ls("sales")
+    slashed = FencedFileSystem(guard.publish(A, {"file": b"3", "file/": b"5"}))
+    for path in ("sales/file/", "fenced://sales/file/"):
+        with pytest.raises(IsADirectoryError, match=r"use publication\(resource\)\.open\(name\)"):
+            slashed.open(path)
+    assert slashed.publication("sales").open("file/").read() == b"5"
     both = FencedFileSystem(guard.publish(A, {"file": b"3", "file/below": b"4"}))
     assert both.find("sales") == ["sales/file", "sales/file/below"]
 

@@ -370,7 +370,7 @@ def test_reading_objects_that_were_collected_or_changed(desk: Desk) -> None:
     current = desk.publish(A, objects(30))
     key = "fencing/orders=3A1/" + current["object 20"].key
     desk.store.put(key, b"too short")
-    assert "9 bytes instead of 20" in str(desk.side.expect(GuardUnavailable, current.read_all))
+    assert "9 bytes instead of 20" in str(desk.side.expect(GuardNotEnforceable, current.read_all))
     desk.store.delete(key)
     assert desk.side.expect(StaleRead, current.read_all).key == key
 

@@ -16,7 +16,7 @@ import pytest
 from obstore.exceptions import GenericError
 from obstore.store import MemoryStore
 
-from fencing import Fence, GuardUnavailable, StaleFence, StaleRead
+from fencing import Fence, GuardNotEnforceable, GuardUnavailable, StaleFence, StaleRead
 from storage_guards.objects.plans import ANYTHING
 from storage_guards.objects.requests import BeginBatch, Get, Next, OpenBody
 from storage_guards.objects.uploads import SMALL
@@ -146,9 +146,12 @@ def test_a_stream_reads_as_a_file_does(desk: Desk) -> None:
 def test_data_changed_past_the_guard_are_refused(desk: Desk) -> None:
     published = desk.publish(A, {"x": b"0123456789"}, claim=True)
     key = "fencing/orders=3A1/" + published["x"].key
-    for other in (b"012345678", b"01234567890", b""):
+    for other in (b"012345678", b"01234567890", b"", b"0123456780", b"1123456789"):
         desk.store.put(key, other)
-        assert "broke off" in str(desk.side.expect(GuardUnavailable, published.read, "x"))
+        for read in (lambda: published.read("x"), published.read_all):
+            error = str(desk.side.expect(GuardNotEnforceable, read))
+            assert "is not the object that was published" in error
+            assert "restore it from a backup, or publish again" in error
 
 
 @pytest.mark.parametrize("error", [GenericError, KeyboardInterrupt, asyncio.CancelledError])

@@ -423,10 +423,11 @@ def close_with(desk: Desk, writer: Any, error: Exception) -> Any:
 # Keeping
 
 
-@pytest.mark.parametrize("number", [3, states.MOST_INLINE + 1])
-def test_entries_of_the_current_publication_are_added(desk: Desk, number: int) -> None:
+@pytest.mark.parametrize("most", [1, 1000])
+def test_entries_of_the_current_publication_are_added(desk: Desk, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
     """Also of one whose pointer has no objects."""
-    first = desk.publish(A, {f"{index}": b"1" for index in range(number)}, claim=True)
+    monkeypatch.setattr(states, "MOST_INLINE", most)
+    first = desk.publish(A, {"0": b"1", "1": b"1", "2": b"1"}, claim=True)
     staged(Desk(desk.side, desk.store), lambda new: (new.add(name, first[name]) for name in ("0", "1")))
     assert desk.current == {"0": b"1", "1": b"1"}
     second = desk.publish(A, dict.fromkeys(first, b"1"))

@@ -12,14 +12,16 @@ import zipfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from hashlib import sha256
 from itertools import count
 from typing import Any
 
 import pytest
 from obstore.exceptions import GenericError
 
-from fencing import Fence, GuardUnavailable, StaleRead
+from fencing import Fence, GuardNotEnforceable, GuardUnavailable, StaleRead
 from storage_guards.objects import reading
+from storage_guards.objects.pointer import Entry
 from storage_guards.objects.requests import Open, Read
 from tests.support.interrupted_lines import raise_at_line
 from tests.support.object_faults import FaultyStore
@@ -271,13 +273,27 @@ def test_of_data_that_were_collected_meanwhile_nothing_is_read(desk: Desk) -> No
     desk.side.expect(StaleRead, stream.read, 1)
 
 
-@pytest.mark.parametrize("other", [DATA[:-1], DATA + b"x", b""])
+@pytest.mark.parametrize("other", [DATA[:-1], DATA + b"x"])
 def test_a_part_of_another_object_is_refused(desk: Desk, other: bytes) -> None:
     """Its length is that of the part, so only the size of the whole tells."""
     stream = opened(desk)
     desk.store.inner.put("fencing/orders=3A1/" + desk.call(desk.guard.read, R)["x"].key, other)
     desk.call(stream.seek, 500)
-    assert "open it again" in str(desk.side.expect(GuardUnavailable, stream.read, 10))
+    assert "publish again" in str(desk.side.expect(GuardNotEnforceable, stream.read, 10))
+
+
+@pytest.mark.parametrize("place", [0, 500, len(DATA) - 1])
+def test_the_end_of_other_bytes_never_comes(desk: Desk, place: int) -> None:
+    """Also where the store was asked for a few bytes at a time, and asked again."""
+    key = "fencing/orders=3A1/" + desk.call(desk.guard.read, R)["x"].key
+    desk.store.inner.put(key, DATA[:place] + b"?" + DATA[place + 1 :])
+    stream = opened(desk)
+    assert desk.call(stream.read, 700) == desk.store.inner.get(key).bytes()[:700]
+    desk.call(stream.seek, 300)
+    assert "publish again" in str(desk.side.expect(GuardNotEnforceable, stream.read))
+    assert "open it again" in str(desk.side.expect(GuardUnavailable, stream.read)), "it does not go on"
+    desk.call(stream.seek, 0)
+    assert "publish again" in str(desk.side.expect(GuardNotEnforceable, stream.read))
 
 
 @pytest.mark.parametrize("change", [lambda data: data[:-1], lambda data: data + b"x"], ids=["less", "more"])
@@ -326,13 +342,13 @@ class Interruption(Exception):
     pass
 
 
-@pytest.mark.parametrize("side", ["sync"], indirect=True)
 @pytest.mark.parametrize("error", [Interruption, KeyboardInterrupt, asyncio.CancelledError])
-def test_an_interruption_at_any_line_leaves_out_no_byte(desk: Desk, error: type[BaseException]) -> None:
+@pytest.mark.parametrize("begin", [0, 500])
+def test_an_interruption_at_any_line_leaves_out_no_byte(error: type[BaseException], begin: int) -> None:
     """The plan alone is interrupted: the loop of requests has tests of its own."""
     for line in count(1):
-        stream = reading.Reading("key", len(DATA), 1.0, R)
-        stream.seek(500)
+        stream = reading.Reading("key", Entry("key", len(DATA), sha256(DATA).hexdigest()), 1.0, R)
+        stream.seek(begin)
         got: list[bytes] = []
         read = partial(read_twice, stream, got)
         try:
@@ -341,8 +357,8 @@ def test_an_interruption_at_any_line_leaves_out_no_byte(desk: Desk, error: type[
             is_over = False
         if is_over:
             break
-        place = 500 + sum(map(len, got))
-        assert b"".join(got) == DATA[500:place]
+        place = begin + sum(map(len, got))
+        assert b"".join(got) == DATA[begin:place]
         try:
             rest = scripted(stream.plan_read(-1))
         except GuardUnavailable:
