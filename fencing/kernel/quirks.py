@@ -89,6 +89,14 @@ def is_thread_of_gevent() -> bool:
 
 
 @functools.cache  # so that a later call is one of C
+def is_foreign_thread() -> bool:
+    """Return whether something else than ``threading`` has started this thread: a library in C, for example.
+
+    Such a thread has a dummy object. Without that class, the question cannot be answered, and raises AttributeError.
+    """
+    return isinstance(threading.current_thread(), threading._DummyThread)
+
+
 def running_loop_getter() -> Callable[[], asyncio.AbstractEventLoop | None]:
     """Return the function that returns this thread's running event loop, or None. The documented one raises then.
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fencing.kernel.effects import Plan
+from fencing.kernel.quirks import is_foreign_thread
 from fencing.kernel.waking import safe_lock
 from storage_guards.objects.reading import Reading
 
@@ -78,7 +79,7 @@ class Stream(io.BufferedIOBase):
             place = self._reading.seek(offset, whence)
             thread = threading.get_ident()
             self._sought[thread] = place
-            self._last_seek = thread, _is_foreign()
+            self._last_seek = thread, is_foreign_thread()
             return place
 
     def tell(self) -> int:
@@ -106,11 +107,6 @@ class Stream(io.BufferedIOBase):
         own = self._sought.pop(thread, None)
         if own is None:
             self._sought.pop(last, None)
-        elif last != thread and (is_foreign or _is_foreign()):
+        elif last != thread and (is_foreign or is_foreign_thread()):
             self._reading.seek(own)
-            self._last_seek = thread, _is_foreign()
-
-
-def _is_foreign() -> bool:
-    """Return whether Python has not started this thread: it has a dummy object then (seen in CPython 3.11 to 3.14)."""
-    return isinstance(threading.current_thread(), threading._DummyThread)
+            self._last_seek = thread, is_foreign_thread()

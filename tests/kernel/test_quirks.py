@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import gc
 import inspect
 import platform
+import queue
 import subprocess
 import sys
 import threading
@@ -71,6 +73,16 @@ def test_only_these_private_attributes_of_the_standard_library_are_used() -> Non
                 continue
             text = file.read_text("utf-8")
             assert not [name for name in private if name in text], file
+
+
+def test_a_thread_that_threading_has_not_started_is_foreign() -> None:
+    seen: queue.Queue[bool] = queue.Queue()
+    started = threading.Thread(target=lambda: seen.put(quirks.is_foreign_thread()))
+    started.start()
+    assert [quirks.is_foreign_thread(), seen.get(timeout=60)] == [False, False]
+    _thread.start_new_thread(lambda: seen.put(quirks.is_foreign_thread()), ())
+    assert seen.get(timeout=60)
+    started.join()
 
 
 def test_a_start_waits_with_the_given_event() -> None:

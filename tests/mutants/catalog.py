@@ -2365,7 +2365,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a-thread-of-duckdb-reads-where-another-one-sought",
         "storage_guards/objects/stream.py",
-        "elif last != thread and (is_foreign or _is_foreign()):",
+        "elif last != thread and (is_foreign or is_foreign_thread()):",
         "elif False:",
         ("tests/objects/test_streams.py::test_a_foreign_thread_reads_where_it_sought",),
     ),
