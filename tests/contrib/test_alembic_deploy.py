@@ -17,6 +17,7 @@ from sqlalchemy import Engine, create_engine, text
 from examples.servers import RedisServer
 from fencing import RedisCoordinator
 from tests.support import wait_until
+from tests.support.commands import COMMAND
 from tests.support.programs import Programs, blocks
 
 pytestmark = pytest.mark.thorough
@@ -150,6 +151,16 @@ def test_three_replicas_migrate_an_empty_database_once(shop: Deployment) -> None
     shop.run(*shop.alembic("check"))  # nothing to add, and nothing to drop
 
 
+def test_the_database_itself_may_have_the_lock(shop: Deployment) -> None:
+    shop.env(PAGE)
+    shop.touch("go")
+    shop.environment["FENCING_URL"] = shop.environment["DATABASE_URL"]
+    shop.run(*COMMAND, "create-tables", shop.environment["DATABASE_URL"])
+    replicas = shop.replicas()
+    assert [each.wait(120) for each in replicas] == [0, 0, 0], shop.said()
+    assert (shop.balance, shop.made("at-2.*")) == (100, 1)
+
+
 def test_three_replicas_without_the_recipe(shop: Deployment) -> None:
     shop.env(NAIVE)
     shop.run(*shop.alembic("upgrade", "1"))
@@ -172,7 +183,7 @@ def test_a_late_replica_does_not_bring_back_what_was_rolled_back(
     [late] = shop.replicas(1)
     wait_until(lambda: shop.made("at-2.*") == 1)
     with RedisCoordinator(any_redis.client()) as operator:
-        assert operator.force_release("migrate:shop")
+        operator.force_release("migrate:shop")
     shop.env(PAGE)
     shop.run(*shop.alembic("upgrade", "head"), GO="1")
     assert shop.balance == 100
