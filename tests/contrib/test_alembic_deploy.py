@@ -17,6 +17,7 @@ from sqlalchemy import Engine, create_engine, text
 from examples.servers import RedisServer
 from fencing import RedisCoordinator
 from tests.support import wait_until
+from tests.support.commands import COMMAND
 from tests.support.programs import Programs, blocks
 
 pytestmark = pytest.mark.thorough
@@ -148,6 +149,16 @@ def test_three_replicas_migrate_an_empty_database_once(shop: Deployment) -> None
     assert shop.made("at-2.*") == 1
     assert shop.value("SELECT version_num FROM alembic_version") == "2"
     shop.run(*shop.alembic("check"))  # nothing to add, and nothing to drop
+
+
+def test_the_database_itself_may_have_the_lock(shop: Deployment) -> None:
+    shop.env(PAGE)
+    shop.touch("go")
+    shop.environment["FENCING_URL"] = shop.environment["DATABASE_URL"]
+    shop.run(*COMMAND, "create-tables", shop.environment["DATABASE_URL"])
+    replicas = shop.replicas()
+    assert [each.wait(120) for each in replicas] == [0, 0, 0], shop.said()
+    assert (shop.balance, shop.made("at-2.*")) == (100, 1)
 
 
 def test_three_replicas_without_the_recipe(shop: Deployment) -> None:
