@@ -68,7 +68,7 @@ def check_at(at: object) -> None:
     """Raise TypeError or ValueError where ``at`` names no publication."""
     if isinstance(at, bool) or not isinstance(at, (str, int, datetime)):
         raise TypeError(f"at is the id of a publication, a fence's number, or a datetime, not {type(at).__name__}")
-    if isinstance(at, datetime) and at.tzinfo is None:
+    if isinstance(at, datetime) and at.utcoffset() is None:
         raise ValueError("at is a datetime without a time zone; pass one with tzinfo, such as datetime.now(UTC)")
 
 

@@ -65,7 +65,7 @@ class Publication(PublicationBase):
 
         Raises:
             KeyError: there is no such object.
-            ValueError: the store cannot sign, or ``seconds`` is out of range.
+            ValueError: the store cannot sign, or not this key, or ``seconds`` is out of range. The text says which.
             GuardUnavailable: the store has no credentials that can sign, or they could not be got. The text says why.
         """
         return self._perform(self._plan_sign(seconds, names))  # type: ignore[no-any-return]

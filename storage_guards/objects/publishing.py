@@ -26,6 +26,7 @@ from storage_guards.objects.upload import Upload
 from storage_guards.objects.uploads import SMALL, Incoming, Uploads
 from storage_guards.once import already_done
 
+NOT_CURRENT = "only what is current is carried over; restore() makes an earlier publication current first"
 NOT_NAMED = "its data may be deleted, so it cannot be restored; publications() lists what can be"
 
 
@@ -296,7 +297,7 @@ class Publishing:
         there = {} if objects is None else {entry.key: entry for entry in objects.values()}
         for entry in carried:
             if there.get(entry.key) != entry:
-                raise StaleRead(resource=self._scope.resource, key=entry.key)
+                raise StaleRead(resource=self._scope.resource, key=entry.key, hint=NOT_CURRENT)
 
     def _plan_know(self, carried: list[Entry], now: Pointer | None) -> Plan[None]:
         """Read the manifest of what is current where its objects are needed, and not known."""

@@ -17,7 +17,7 @@ from storage_guards.objects.changes import plan_gets
 from storage_guards.objects.errors import other_object
 from storage_guards.objects.history import GONE
 from storage_guards.objects.keys import Directory
-from storage_guards.objects.locations import can_sign, key_in_bucket, url_in
+from storage_guards.objects.locations import can_sign, can_sign_key, key_in_bucket, url_in
 from storage_guards.objects.pointer import Entry, Published
 from storage_guards.objects.requests import Get, Lost, Open, Read, Sign
 
@@ -198,6 +198,12 @@ class PublicationBase(Mapping[str, Entry]):
         if not 1 <= seconds <= MOST_VALID:
             raise ValueError(f"seconds is {seconds}; URLs can be signed for 1 to {MOST_VALID} seconds")
         keys = self._located(names, str)
+        for name, key in keys.items():
+            if not can_sign_key(self._store, key):
+                raise ValueError(
+                    f"the key of {name!r} has a '%', and obstore signs such keys wrongly for Azure; use a name of "
+                    f"other characters, or urls()"
+                )
         try:
             signed = yield Sign(list(keys.values()), seconds, self._seconds)
         except Lost as error:

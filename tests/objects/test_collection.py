@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -48,7 +49,8 @@ def test_history_and_collection(http: Desk) -> None:
     assert mark.is_of(C)
     for bad in ({"keep": -1}, {"older_than": -1}, {"older_than": float("nan")}):
         http.side.expect(ValueError, http.guard.collect, C, **bad)
-    http.side.expect(TypeError, http.guard.collect, C, keep=1.5)
+    for bad in ({"keep": 1.5}, {"older_than": timedelta(hours=1)}, {"older_than": "1"}, {"older_than": True}):
+        http.side.expect(TypeError, http.guard.collect, C, **bad)
 
 
 def test_deleting_twice_is_allowed(http: Desk) -> None:

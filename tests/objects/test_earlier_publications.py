@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
 
 import pytest
@@ -78,6 +78,8 @@ def test_a_publication_is_read_by_its_id_its_number_or_its_time(desk: Desk) -> N
     second = desk.publish(A, {"x": b"2", "kept": first["x"]})
     desk.call(desk.guard.delete, A)
     third = desk.publish(B, {"x": b"3"}, claim=True)
+    error = desk.refused(StaleRead, B, {**first, "y": b"4"})
+    assert "restore() makes an earlier publication current first" in error
     bodies_of = {first: {"x": b"1"}, second: {"x": b"2", "kept": b"1"}, third: {"x": b"3"}}
     for publication, bodies in bodies_of.items():
         assert read(desk, publication.id) == bodies
@@ -102,7 +104,15 @@ def test_a_publication_that_never_was_is_refused_in_words(desk: Desk) -> None:
             assert "publications() lists those that are there" in error
     for bad in (True, 1.5, b"x", A):
         desk.side.expect(TypeError, desk.guard.read, R, at=bad)
-    desk.side.expect(ValueError, desk.guard.read, R, at=datetime(2026, 1, 31))
+    for naive in (None, Nowhere()):
+        desk.side.expect(ValueError, desk.guard.read, R, at=datetime(2026, 1, 31, tzinfo=naive))
+
+
+class Nowhere(tzinfo):
+    """A time zone that does not say what it is."""
+
+    def utcoffset(self, _: datetime | None) -> None:
+        return None
 
 
 # Differences

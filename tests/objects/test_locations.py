@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import unquote, urlsplit
 from urllib.request import ProxyHandler, build_opener
 
+import obstore
 import pytest
 from obstore.store import AzureStore, GCSStore, LocalStore, MemoryStore, S3Store
 
@@ -20,6 +22,7 @@ from tests.support.object_copies import on_disk
 from tests.support.object_faults import FaultyStore
 from tests.support.object_guards import PublicationDesk as Desk
 from tests.support.object_guards import probed
+from tests.support.servers.azure import AzureServer
 
 R = "orders:1"
 A = Fence(R, 1, "a" * 22)
@@ -128,6 +131,19 @@ def test_whoever_has_a_signed_url_reads_exactly_this(side: Any, s3_server: S3Ser
     for url in urls.values():
         with pytest.raises(HTTPError, match="404"):
             get(url)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("side", ["sync"], indirect=True)
+def test_azure_answers_the_urls_that_are_signed(side: Any, azure_server: AzureServer, get: Any) -> None:
+    """obstore signs escaped keys wrongly, so they are refused."""
+    desk = Desk(side, azure_server.store(), azure_server)
+    objects = {PART: b"1", "a!*'()=_-/b.c": b"2"}
+    published = desk.publish(A, {**objects, CITY: b"3"}, claim=True)
+    assert {name: get(url) for name, url in published.signed_urls(60, objects).items()} == objects
+    assert "use a name of other characters" in str(desk.side.expect(ValueError, published.signed_urls, 60))
+    with pytest.raises(HTTPError, match="403"):
+        get(obstore.sign(desk.store, "GET", published.bucket_keys()[CITY], timedelta(seconds=60)))
 
 
 @pytest.mark.thorough
