@@ -88,7 +88,6 @@ def is_thread_of_gevent() -> bool:
     return False
 
 
-@functools.cache  # so that a later call is one of C
 def is_foreign_thread() -> bool:
     """Return whether something else than ``threading`` has started this thread: a library in C, for example.
 
@@ -97,6 +96,7 @@ def is_foreign_thread() -> bool:
     return isinstance(threading.current_thread(), threading._DummyThread)
 
 
+@functools.cache  # so that a later call is one of C
 def running_loop_getter() -> Callable[[], asyncio.AbstractEventLoop | None]:
     """Return the function that returns this thread's running event loop, or None. The documented one raises then.
 
