@@ -6,7 +6,6 @@ import pickle
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from types import NoneType
 from typing import Any
 
 from fencing.kernel.admission import as_fence
@@ -214,7 +213,8 @@ class ObjectGuard:
             raise TypeError(f"keep is a number of publications, not {type(keep).__name__}")
         if keep < 0:
             raise ValueError(f"keep is {keep}; pass 0 or more")
-        if isinstance(older_than, bool) or not isinstance(older_than, (int, float, NoneType)):
+        given: object = older_than
+        if isinstance(given, bool) or not isinstance(given, int | float | None):
             raise TypeError(f"older_than is a number of seconds, not {type(older_than).__name__}; a day is 86400")
         if older_than is not None and not 0 <= older_than < 1e9:
             raise ValueError(f"older_than is a number of seconds, not {older_than}")

@@ -23,9 +23,9 @@ class FencedFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has n
     slash, and ``%25`` is ``%``.
 
     One filesystem reads **one** publication of each resource: the current one where it first uses that resource. So
-    what is read through it is never of two publications. A pickled one reads the same, in any process. For a newer
-    publication make a new filesystem; ``fsspec.open`` and pandas make one at each call. Data that are collected
-    meanwhile raise a :class:`~fencing.StaleRead`.
+    what is read through it is never of two publications. A pickled one reads the same in any process, of the resources
+    that were used before. For a newer publication make a new filesystem; ``fsspec.open`` and pandas make one at each
+    call. Data that are collected meanwhile raise a :class:`~fencing.StaleRead`.
 
     Args:
         publication: the one to read of its resource, from an ``ObjectStoreGuard``. None: see ``store``.

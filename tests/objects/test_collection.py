@@ -49,8 +49,8 @@ def test_history_and_collection(http: Desk) -> None:
     assert mark.is_of(C)
     for bad in ({"keep": -1}, {"older_than": -1}, {"older_than": float("nan")}):
         http.side.expect(ValueError, http.guard.collect, C, **bad)
-    for bad in ({"keep": 1.5}, {"older_than": timedelta(hours=1)}, {"older_than": "1"}, {"older_than": True}):
-        http.side.expect(TypeError, http.guard.collect, C, **bad)
+    for name, value in (("keep", 1.5), ("older_than", timedelta(hours=1)), ("older_than", "1"), ("older_than", True)):
+        http.side.expect(TypeError, http.guard.collect, C, **{name: value})
 
 
 def test_deleting_twice_is_allowed(http: Desk) -> None:

@@ -26,6 +26,18 @@ POINTER = PLACE + "pointer.json"
 A, B, C = Fence(R, 1, "a" * 22), Fence(R, 2, "b" * 22), Fence(R, 3, "c" * 22)
 
 
+class Nowhere(tzinfo):
+    """A time zone that does not say what it is."""
+
+    def utcoffset(self, _: datetime | None) -> None:
+        return None
+
+    dst = utcoffset
+
+    def tzname(self, _: datetime | None) -> None:
+        return None
+
+
 def read(desk: Desk, at: Any) -> dict[str, bytes] | None:
     found = desk.call(desk.guard.read, R, at=at)
     return None if found is None else desk.call(found.read_all)
@@ -106,13 +118,6 @@ def test_a_publication_that_never_was_is_refused_in_words(desk: Desk) -> None:
         desk.side.expect(TypeError, desk.guard.read, R, at=bad)
     for naive in (None, Nowhere()):
         desk.side.expect(ValueError, desk.guard.read, R, at=datetime(2026, 1, 31, tzinfo=naive))
-
-
-class Nowhere(tzinfo):
-    """A time zone that does not say what it is."""
-
-    def utcoffset(self, _: datetime | None) -> None:
-        return None
 
 
 # Differences
