@@ -66,9 +66,9 @@ class Continuity:
     What was acknowledged to a lease is also kept with the lease, as long as it lives. All guard objects over the same
     storage share that. A bare fence is remembered by the guard object alone, with a bound on their number.
 
-    It is a lower bound: another guard object may have written under the same fence meanwhile. If it has written
-    ``REMEMBERED_WRITES`` times or more, the mark no longer remembers this guard's last write. Then only ``seq`` is
-    compared.
+    It is a lower bound: another guard object, or a transaction of the caller's own, may have written under the same
+    fence meanwhile. The mark remembers ``REMEMBERED_WRITES`` writes, and the one that is checked may be among them. So
+    after one less, it need not remember this guard's last write any more. Then only ``seq`` is compared.
 
     Args:
         storage: the object that stands for the storage, such as an engine or a store. It is compared by identity.
@@ -172,7 +172,7 @@ def check(
     if last is None:
         return
     since = seq - last.seq
-    is_lost = since < 0 or (since < REMEMBERED_WRITES and last.write_id and last.write_id not in recent_writes)
+    is_lost = since < 0 or (since < REMEMBERED_WRITES - 1 and last.write_id and last.write_id not in recent_writes)
     if is_lost or (last.files is not files and _are_replaced(last.files, files)):
         raise UnclaimedFence(fence=fence, mark=Mark(fence.number, fence.token, seq), acknowledged=last.seq)
 

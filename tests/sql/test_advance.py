@@ -272,3 +272,23 @@ def test_a_session_on_a_guarded_connection(engine: Engine, guard: SQLAlchemyGuar
     ):
         session.get_one(Order, 1).total += 1
     assert total(engine) == 1
+
+
+def test_many_transactions_of_the_callers_own_follow_one_claim(engine: Engine, guard: SQLAlchemyGuard) -> None:
+    """The mark soon remembers none of the guard's own acknowledged writes any more: it knows of no commit of these."""
+    guard.claim(MINE)
+    guard.write(MINE, text("UPDATE orders SET total = total + 1"))
+    for _ in range(20):
+        with engine.begin() as connection:
+            guard.advance(connection, MINE)
+            connection.execute(text("UPDATE orders SET total = total + 1"))
+
+
+@pytest.mark.parametrize("between", [14, 15, 16])
+def test_writes_of_another_guard_object_are_no_loss(engine: Engine, guard: SQLAlchemyGuard, between: int) -> None:
+    other = SQLAlchemyGuard(engine, timeout=1.0)
+    guard.claim(MINE)
+    guard.write(MINE, text("UPDATE orders SET total = total + 1"))
+    for _ in range(between):
+        other.write(MINE, text("UPDATE orders SET total = total + 1"))
+    guard.write(MINE, text("UPDATE orders SET total = total + 1"))
