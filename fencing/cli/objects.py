@@ -52,7 +52,10 @@ def history(
     prefix: Prefix = "fencing/",
     json: Json = False,
 ) -> int:
-    """List the publications that can be read and restored, the newest first. Status 1: there is none."""
+    """List the publications that can be read and restored.
+
+    The newest is the first. Status 1: there is none.
+    """
     found = _guard_of(store_url, prefix).publications(name)
     if json:
         say_json(
@@ -104,7 +107,7 @@ def collect(
     prefix: Prefix = "fencing/",
     json: Json = False,
 ) -> int:
-    """Delete what no publication that is kept needs, under the lock of each name.
+    """Delete what no kept publication needs, under each lock.
 
     It may be repeated.
     """

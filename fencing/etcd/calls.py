@@ -275,5 +275,7 @@ def reply_of(status: int, content: bytes, address: str) -> Reply:
             f"the port for its peers"
         )
     raise CoordinatorUnavailable(
-        f"etcd at {address} refused the request: {text}", address=address, refused=code == _DENIED or is_no_etcd
+        f"etcd at {address} refused the request: {text}",
+        address=address,
+        refused=code == _DENIED or "authentication failed" in text or is_no_etcd,
     )

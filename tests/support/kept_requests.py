@@ -256,8 +256,7 @@ class Story:
         self.own = None
         self.at("freed")
         self.ask(self.take().release)
-        self.leases = [self.ask(self.tested.acquire, self.name, timeout=PATIENCE)]
-        self._made += self.leases
+        self.leases = [self.take(self.tested)]
         self.inspect()
 
     def at(self, moment: str) -> None:
@@ -289,11 +288,12 @@ class Story:
             if holder is None or holder.number != lease.fence.number:
                 raise Broken(f"{holder} holds what is held under the number {lease.fence.number}")
 
-    def take(self) -> Any:
-        """Take the lock as somebody else. A lock that nobody holds any more is taken for one ttl at most."""
+    def take(self, coordinator: Any = None) -> Any:
+        """Take the lock, as somebody else if nobody is named. What came late takes it for one ttl at most."""
+        coordinator = coordinator or self.bench.direct
         deadline = time.monotonic() + TTL + PATIENCE
         while True:
-            lease = self.ask(self.bench.direct.try_acquire, self.name)
+            lease = self.ask(coordinator.try_acquire, self.name)
             if lease is not None:
                 self._made.append(lease)
                 return lease
