@@ -83,4 +83,6 @@ def test_no_request_of_any_operation_carries_code() -> None:
             assert not callable(value), f"{type(request).__name__} carries {value!r}"
             assert not inspect.isawaitable(value), f"{type(request).__name__} carries {value!r}"
     # A memory store signs nothing.
-    assert {type(request) for request in asked} == set(DATA) - ANSWERS - {requests.Sign}, "each kind of request was among them"
+    assert {type(request) for request in asked} == set(DATA) - ANSWERS - {requests.Sign}, (
+        "each kind of request was among them"
+    )
