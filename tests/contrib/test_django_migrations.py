@@ -26,10 +26,22 @@ import os
 from tests.support.django_project import database
 
 DATABASES = {"default": database(os.environ["SHOP_DATABASE"])}
-INSTALLED_APPS = ["fencing.contrib.django", "shop"]
+INSTALLED_APPS = ["fencing.contrib.django", "shop", *os.environ.get("MORE_APPS", "").split()]
 FENCING_COORDINATOR = "shop.locks.coordinator"
 SECRET_KEY = "of tests"
 USE_TZ = True
+MIDDLEWARE = [
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+]
+PROCESSORS = ["django.template.context_processors.request", "django.contrib.auth.context_processors.auth"]
+PROCESSORS += ["django.contrib.messages.context_processors.messages"]
+TEMPLATES = [{
+    "BACKEND": "django.template.backends.django.DjangoTemplates",
+    "APP_DIRS": True,
+    "OPTIONS": {"context_processors": PROCESSORS},
+}]
 """
 LOCKS = """
 import os
@@ -81,6 +93,52 @@ class Migration(migrations.Migration):
     dependencies = [("shop", "{before}")]
     operations = [migrations.RunPython(pay)]
 """
+ORDERS = """
+import os, signal
+import django.db.models.deletion
+from django.db import migrations, models, transaction
+
+def freeze(apps, schema_editor):
+    if os.environ.get("FREEZE") == "before the note":
+        transaction.on_commit(lambda: os.kill(os.getpid(), signal.SIGSTOP))
+
+class Migration(migrations.Migration):
+    dependencies = [("shop", "0003_bonus")]
+    operations = [
+        migrations.CreateModel("Order", [
+            ("id", models.IntegerField(primary_key=True)),
+            ("account", models.ForeignKey("shop.Account", django.db.models.deletion.CASCADE)),
+        ]),
+        migrations.RunPython(freeze),
+    ]
+"""
+ONE_BY_ONE = """
+from django.db import connection, migrations, models
+
+def each_in_its_own(apps, schema_editor):
+    log = apps.get_model("shop", "Log").objects
+    assert [log.create(text=text).pk for text in "abc"] == [1, 2, 3]
+    with connection.cursor() as cursor:
+        cursor.execute("INSERT INTO shop_log (text) VALUES ('d'), ('e'), ('f'), ('g') RETURNING text")
+        said = [cursor.fetchone(), *cursor.fetchmany(2), *cursor, cursor.fetchone()]
+        cursor.execute("SELECT count(*) FROM shop_log")
+        said += cursor.fetchall()
+    assert said == [("d",), ("e",), ("f",), ("g",), None, (7,)], said
+
+class Migration(migrations.Migration):
+    atomic = False
+    dependencies = [("shop", "0003_bonus")]
+    operations = [
+        migrations.CreateModel("Log", [
+            ("id", models.AutoField(primary_key=True)), ("text", models.CharField(max_length=9)),
+        ]),
+        migrations.RunPython(each_in_its_own),
+    ]
+"""
+MORE_APPS = " ".join(
+    f"django.contrib.{app}"
+    for app in ("admin", "auth", "contenttypes", "flatpages", "messages", "redirects", "sessions", "sites")
+)
 MANAGE = """
 import os, sys
 from django.core.management import execute_from_command_line
@@ -111,6 +169,9 @@ class Deployment:
             "shop/migrations/0003_bonus.py": BONUS.format(number=3, before="0002_bonus"),
         }.items():
             (where / name).write_text(text, "utf-8")
+
+    def add_migration(self, name: str, text: str) -> None:
+        (self.where / "shop" / "migrations" / f"{name}.py").write_text(text, "utf-8")
 
     def start(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
@@ -146,9 +207,12 @@ def finish(process: subprocess.Popen[str]) -> tuple[str, int]:
     return said, process.returncode
 
 
-@pytest.fixture(params=["postgres", "mariadb"])
+@pytest.fixture(params=["postgres", "mariadb", "sqlite"])
 def deployment(request: pytest.FixtureRequest, tmp_path: Path, any_redis: RedisServer) -> Iterator[Deployment]:
-    url = request.getfixturevalue(f"{request.param}_url")
+    if request.param == "sqlite":
+        url = f"sqlite:///{tmp_path}/data.db"
+    else:
+        url = request.getfixturevalue(f"{request.param}_url")
     made = Deployment(tmp_path, url, any_redis)
     with added("shop", url):
         try:
@@ -202,10 +266,45 @@ def test_a_process_that_was_frozen_before_its_check_is_refused(deployment: Deplo
     assert deployment.balance == 200
 
 
+@pytest.mark.thorough
+def test_a_fresh_project_with_the_apps_of_django_is_migrated_once(deployment: Deployment) -> None:
+    said = deployment.run("locked_migrate", MORE_APPS=MORE_APPS)
+    for last in "admin.0003", "auth.0012", "flatpages.0001", "redirects.0002", "sessions.0001", "sites.0002":
+        assert f"Applying {last}" in said
+    assert "No migrations to apply" in deployment.run("locked_migrate", MORE_APPS=MORE_APPS)
+    assert "No planned migration operations" in deployment.run("migrate", "--plan", MORE_APPS=MORE_APPS)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("deployment", ["postgres", "sqlite"], indirect=True)
+def test_a_statement_outside_a_transaction_returns_its_rows(deployment: Deployment) -> None:
+    deployment.add_migration("0004_log", ONE_BY_ONE)
+    assert "Applying shop.0004_log... OK" in deployment.run("locked_migrate")
+    assert "No migrations to apply" in deployment.run("locked_migrate")
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("deployment", ["postgres", "sqlite"], indirect=True)
+def test_a_process_that_was_frozen_before_a_note_of_its_own_leaves_the_migration_without_it(
+    deployment: Deployment,
+) -> None:
+    """The limit that the page names, and its way out."""
+    deployment.add_migration("0004_orders", ORDERS)
+    frozen, second = take_the_lock_from_one_that_freezes(deployment, "before the note", "0003")
+    said, code = finish(second)
+    assert code == 1
+    assert "already exists" in said
+    os.kill(frozen.pid, signal.SIGCONT)
+    assert_refused(frozen)
+    assert "[ ] 0004_orders" in deployment.run("showmigrations", "shop")
+    assert "Applying shop.0004_orders... FAKED" in deployment.run("locked_migrate", "--fake", "shop", "0004")
+    assert "No migrations to apply" in deployment.run("locked_migrate")
+
+
 def take_the_lock_from_one_that_freezes(
-    deployment: Deployment, where: str
+    deployment: Deployment, where: str, first: str = "0001"
 ) -> tuple[subprocess.Popen[str], subprocess.Popen[str]]:
-    deployment.run("locked_migrate", "shop", "0001")
+    deployment.run("locked_migrate", "shop", first)
     frozen = deployment.start("locked_migrate", FREEZE=where)
     os.waitid(os.P_PID, frozen.pid, os.WSTOPPED | os.WNOWAIT)
     with fencing.connect(deployment.redis.url) as coordinator:

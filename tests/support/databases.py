@@ -82,6 +82,8 @@ def _empty_mariadb(server: MariaDBServer, url: str) -> bool:
     routines = server.execute(f"SELECT 1 FROM information_schema.routines WHERE routine_schema = '{name}'")
     if routines or any(kind != "BASE TABLE" for _, kind in tables):
         return False
-    for table, _ in tables:
-        server.execute(f"DROP TABLE `{name}`.`{table}`")
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SET foreign_key_checks = 0")
+        for table, _ in tables:
+            cursor.execute(f"DROP TABLE `{name}`.`{table}`")
     return True

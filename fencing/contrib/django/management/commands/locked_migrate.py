@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
@@ -74,7 +76,9 @@ class CheckedStatements:
 
     def __call__(self, execute: Any, sql: Any, params: Any, many: bool, context: Any) -> Any:
         """Execute a statement of a migration, or raise the guard's error."""
-        connection = context["connection"]
+        connection, cursor = context["connection"], context["cursor"]
+        if isinstance(cursor.cursor, RowsBeforeCommit):
+            cursor.cursor = cursor.cursor.cursor  # the rows of its last statement are over
         if self._is_asking:
             return execute(sql, params, many, context)
         if connection.in_atomic_block:
@@ -85,7 +89,11 @@ class CheckedStatements:
             return execute(sql, params, many, context)
         with transaction.atomic(using=self._guard.using):
             self._check()
-            return execute(sql, params, many, context)
+            result = execute(sql, params, many, context)
+            if cursor.description is not None:
+                # SQLite commits no transaction of a RETURNING whose rows are unread: "SQL statements in progress".
+                cursor.cursor = RowsBeforeCommit(cursor.cursor)
+            return result
 
     def _check(self) -> None:
         self._is_asking = True
@@ -93,3 +101,29 @@ class CheckedStatements:
             self._guard._check_first(self._lease)
         finally:
             self._is_asking = False
+
+
+class RowsBeforeCommit:
+    """A cursor of a driver whose rows were read before the commit. All else is the cursor's own."""
+
+    def __init__(self, cursor: Any) -> None:
+        self.cursor = cursor
+        self._rows: Iterator[Any] = iter(cursor.fetchall())
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.cursor, name)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._rows
+
+    def fetchone(self) -> Any:
+        """Return the next row, or None."""
+        return next(self._rows, None)
+
+    def fetchmany(self, size: int | None = None) -> list[Any]:
+        """Return the next rows."""
+        return list(islice(self._rows, self.cursor.arraysize if size is None else size))
+
+    def fetchall(self) -> list[Any]:
+        """Return the rows that are left."""
+        return list(self._rows)
