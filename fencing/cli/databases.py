@@ -288,11 +288,5 @@ def _ask(guard: Any, ask: Callable[[Any], Any]) -> Any:
 
 
 def _schema_of(guard: Any) -> str:
-    """Return the schema of the mark table, which the guard looks up in a transaction that is rolled back."""
-    from storage_guards.sql.base import Operation
-
-    def read(connection: Any) -> str:
-        with guard._marks.rolled_back(connection, guard._timeout):
-            return str(guard._marks.locate(connection).schema)
-
-    return str(guard._operate(Operation(guard._errors(), read)))
+    """Return the schema of the mark table."""
+    return str(_ask(guard, lambda connection: guard._marks.locate(connection).schema))
